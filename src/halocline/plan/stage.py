@@ -1,0 +1,59 @@
+"""A stage: consecutive layers placed together, and the shape of the team of ranks that runs them. Knows no rank numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from halocline.plan.require import require_degree, require_type
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a plan."""
+
+    layers: tuple[int, int]
+    """The stage's layers, first to last + 1, counted over the whole model."""
+    tiles: tuple[int, ...] = (1, 1)
+    """The grid of tiles, one number per spatial dim: rows, columns (and depth for volumes)."""
+    lanes: int = 1
+    """How many ranks share the stage by splitting each microbatch's samples."""
+    tensor: int = 1
+    """Tensor-parallel degree: how many ranks share each weight matrix."""
+    recompute: bool = False
+    """Keep only the stage's input for the backward and recompute the rest."""
+
+    def __post_init__(self) -> None:
+        require_type("stage.layers", self.layers, tuple, "two whole numbers, e.g. [0, 4]")
+        if len(self.layers) != 2:
+            raise ValueError(f"stage.layers has {len(self.layers)} numbers, not 2: write [first, last + 1], e.g. [0, 4]")
+        first, stop = self.layers
+        require_type("stage.layers", first, int, "whole numbers")
+        require_type("stage.layers", stop, int, "whole numbers")
+        if first < 0 or stop <= first:
+            raise ValueError(
+                f"stage.layers = [{first}, {stop}] holds {stop - first} layers: a stage needs at least 1, "
+                f"e.g. [{max(first, 0)}, {max(first, 0) + 1}]"
+            )
+        require_type("stage.tiles", self.tiles, tuple, "a list of whole numbers, e.g. [2, 2]")
+        if not 1 <= len(self.tiles) <= 3:
+            raise ValueError(f"stage.tiles has {len(self.tiles)} dims: images have 1, 2 or 3, e.g. [2, 2]")
+        for count in self.tiles:
+            require_degree("stage.tiles", count)
+        require_degree("stage.lanes", self.lanes)
+        require_degree("stage.tensor", self.tensor)
+        require_type("stage.recompute", self.recompute, bool, "true or false")
+
+    @property
+    def tile_count(self) -> int:
+        return math.prod(self.tiles)
+
+    @property
+    def team_size(self) -> int:
+        """How many ranks compute this stage together: tiles x lanes x tensor."""
+        return self.tile_count * self.lanes * self.tensor
+
+    @property
+    def shape(self) -> tuple[tuple[int, ...], int, int]:
+        """What two stages must have in common to sit on the same ranks."""
+        return self.tiles, self.lanes, self.tensor

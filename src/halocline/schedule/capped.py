@@ -1,0 +1,36 @@
+"""Capped: work starts whenever a team is idle and its data is there, but only while every rank's live activations stay
+under a cap. With one pipe and cap D it runs like 1F1B, with cap 1 like layer parallelism; with two pipes and cap 1 it
+finds GEMS, with cap D Chimera; and everything between, over any plan.
+
+    one pipe, cap 2   stage 0  F0 F1 .. .. B0 F2 B1 F3 ..
+                      stage 1  .. F0 F1 B0 B1 ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from halocline.plan.layout import Layout
+from halocline.plan.plan import Plan
+from halocline.schedule.instruction import Orders
+from halocline.schedule.list_scheduler import list_schedule
+
+
+def capped(
+    plan: Plan,
+    layout: Layout,
+    *,
+    weights: Sequence[float] | None = None,
+    forward: Sequence[float] | None = None,
+    backward: Sequence[float] | None = None,
+) -> Orders:
+    """`weights` are activations per microbatch and stage (1 each, or bytes, in the unit of the plan's cap)."""
+    cap = len(plan.stages) * max(weights or [1.0]) if plan.cap is None else plan.cap
+    return list_schedule(
+        plan,
+        layout,
+        cap=cap,
+        weights=weights,
+        forward=forward,
+        backward=backward or [2.0] * len(plan.stages),
+    )

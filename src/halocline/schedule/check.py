@@ -1,0 +1,216 @@
+"""The checker: proves that a schedule computes everything once, in an order that data allows, and cannot deadlock.
+
+It proves, and raises ScheduleError naming rank and instruction otherwise:
+1. complete: every rank does each forward, backward and message of its roles exactly once, and nothing else;
+2. ordered: on each rank every tensor is made before it is used, used before it is freed, and freed once;
+3. agreed: for each pair of ranks both sides list the messages in the same order;
+4. live: no deadlock, even if every send blocks until its receive and every team meets for every operation;
+5. reduced: each shared stage once, after its last backward; the step once, at the end.
+"""
+
+from __future__ import annotations
+
+from halocline.plan.layout import ACTIVATION, GRADIENT
+from halocline.schedule.instruction import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    COMPUTE,
+    FORWARD,
+    FREE,
+    RECEIVE,
+    RECOMPUTE,
+    REDUCE,
+    SEND,
+    STEP,
+    Instruction,
+    Schedule,
+)
+from halocline.schedule.walk import ScheduleError, walk
+
+
+def check(schedule: Schedule) -> None:
+    """Raises ScheduleError at the first thing that is wrong; returns if the schedule is proved."""
+    if len(schedule.ranks) != schedule.layout.ranks_per_replica:
+        raise ScheduleError(
+            f"the schedule has {len(schedule.ranks)} ranks and its plan needs {schedule.layout.ranks_per_replica}"
+        )
+    places = [_numbered(rank, row) for rank, row in enumerate(schedule.ranks)]
+    for rank in range(len(schedule.ranks)):
+        _check_rank(schedule, rank, places[rank])
+    _check_pairs(schedule)
+    for _ in walk(schedule):
+        pass
+
+
+def _numbered(rank: int, row: tuple[Instruction, ...]) -> dict[Instruction, int]:
+    """Where each instruction stands in a rank's list; none may stand twice."""
+    places: dict[Instruction, int] = {}
+    for number, instruction in enumerate(row):
+        if instruction in places:
+            raise ScheduleError(
+                f"rank {rank}: {instruction} stands twice, at instructions {places[instruction]} and {number}"
+            )
+        places[instruction] = number
+    return places
+
+
+def _check_rank(schedule: Schedule, rank: int, places: dict[Instruction, int]) -> None:
+    plan, layout = schedule.plan, schedule.layout
+    last = len(plan.stages) - 1
+    left = len(places)
+    final: dict[int, int] = {}
+    roles = layout.roles(rank)
+    stages = {(role.pipe, role.stage) for role in roles}
+
+    def at(instruction: Instruction) -> int:
+        nonlocal left
+        number = places.get(instruction)
+        if number is None:
+            raise ScheduleError(f"rank {rank}: {instruction} is missing")
+        left -= 1
+        return number
+
+    def before(first: int, then: int, why: str) -> None:
+        if first > then:
+            row = schedule.ranks[rank]
+            raise ScheduleError(
+                f"rank {rank}: {row[then]} (instruction {then}) stands before {row[first]} (instruction {first}): {why}"
+            )
+
+    incoming = _neighbours(schedule, rank)
+    for role in roles:
+        pipe, stage = role.pipe, role.stage
+        receive_down, send_down, receive_up, send_up = incoming[pipe, stage]
+        for m in range(plan.microbatches):
+            if plan.pipe_of(m) != pipe:
+                continue
+            forward = at(Instruction(FORWARD, pipe, stage, m))
+            whole = Instruction(BACKWARD, pipe, stage, m)
+            if whole in places:
+                backward = done = at(whole)
+            else:
+                halves = Instruction(BACKWARD_INPUT, pipe, stage, m), Instruction(BACKWARD_WEIGHT, pipe, stage, m)
+                if halves[0] not in places and halves[1] not in places:
+                    raise ScheduleError(f"rank {rank}: {whole} is missing")
+                backward, done = at(halves[0]), at(halves[1])
+                before(backward, done, "the weight gradient needs the input gradient's work")
+            before(forward, backward, "a backward needs its forward")
+            again = Instruction(RECOMPUTE, pipe, stage, m)
+            if again in places:
+                if not plan.stages[stage].recompute:
+                    raise ScheduleError(f"rank {rank}: {again} recomputes a stage that keeps its activations")
+                before(forward, at(again), "a recompute needs the input its forward kept")
+                before(places[again], backward, "a backward needs what its recompute rebuilds")
+            for peer in receive_down:
+                number = at(Instruction(RECEIVE, pipe, stage - 1, m, ACTIVATION, peer))
+                before(number, forward, "a forward needs the activation it receives")
+            for peer in send_down:
+                number = at(Instruction(SEND, pipe, stage, m, ACTIVATION, peer))
+                before(forward, number, "an activation is sent after its forward")
+                before(number, at(Instruction(FREE, pipe, stage, m, ACTIVATION, peer)), "a buffer is freed after its send")
+            for peer in receive_up:
+                number = at(Instruction(RECEIVE, pipe, stage, m, GRADIENT, peer))
+                before(number, backward, "a backward needs the gradient it receives")
+            for peer in send_up:
+                number = at(Instruction(SEND, pipe, stage - 1, m, GRADIENT, peer))
+                before(backward, number, "a gradient is sent after its backward")
+                before(
+                    number, at(Instruction(FREE, pipe, stage - 1, m, GRADIENT, peer)), "a buffer is freed after its send"
+                )
+            before(done, at(Instruction(FREE, pipe, stage, m)), "a stage's tensors are freed after their last use")
+            final[stage] = max(final.get(stage, -1), done)
+            # Stages that share their ranks hand over without a message: then this list itself must have the order.
+            if stage < last and not send_down and (pipe, stage + 1) in stages:
+                before(forward, places[Instruction(FORWARD, pipe, stage + 1, m)], "a forward needs the stage before it")
+                below = places.get(Instruction(BACKWARD, pipe, stage + 1, m))
+                if below is None:
+                    below = places[Instruction(BACKWARD_INPUT, pipe, stage + 1, m)]
+                before(below, backward, "a backward needs the gradient of the stage after it")
+    step = at(Instruction(STEP))
+    for stage, done in final.items():
+        if layout.reduces(stage):
+            number = at(Instruction(REDUCE, 0, stage))
+            before(done, number, "a reduction needs the stage's last backward")
+            before(number, step, "the step needs the reduced gradients")
+    if step != len(places) - 1:
+        raise ScheduleError(f"rank {rank}: {schedule.ranks[rank][-1]} stands after the step: the step comes last")
+    if left:
+        raise ScheduleError(f"rank {rank}: {_stray(schedule, rank, places)} does not belong to this rank's roles")
+
+
+def _neighbours(schedule: Schedule, rank: int) -> dict[tuple[int, int], tuple[list[int], ...]]:
+    """(pipe, stage) -> the peers this rank receives activations from, sends them to, and the same for gradients."""
+    layout, last = schedule.layout, len(schedule.plan.stages) - 1
+    found = {}
+    for role in layout.roles(rank):
+        pipe, stage = role.pipe, role.stage
+        above = layout.links(pipe, stage - 1, ACTIVATION) if stage else ()
+        below = layout.links(pipe, stage, ACTIVATION) if stage < last else ()
+        back_above = layout.links(pipe, stage - 1, GRADIENT) if stage else ()
+        back_below = layout.links(pipe, stage, GRADIENT) if stage < last else ()
+        found[pipe, stage] = (
+            [link.source for link in above if link.target == rank],
+            [link.target for link in below if link.source == rank],
+            [link.source for link in back_below if link.target == rank],
+            [link.target for link in back_above if link.source == rank],
+        )
+    return found
+
+
+def _stray(schedule: Schedule, rank: int, places: dict[Instruction, int]) -> str:
+    """An instruction that no role of the rank asks for, for the message."""
+    layout, plan = schedule.layout, schedule.plan
+    roles = {(role.pipe, role.stage) for role in layout.roles(rank)}
+    neighbours = _neighbours(schedule, rank)
+    for instruction, number in places.items():
+        kind, pipe, stage, m, what, peer = instruction
+        shown = f"{instruction} (instruction {number})"
+        if kind == STEP:
+            continue
+        if kind == REDUCE:
+            if not layout.reduces(stage) or stage not in {s for _, s in roles}:
+                return shown
+            continue
+        if not 0 <= m < plan.microbatches or plan.pipe_of(m) != pipe:
+            return shown
+        if kind in COMPUTE or (kind == FREE and peer < 0):
+            if (pipe, stage) not in roles:
+                return shown
+            continue
+        owner, slot = stage, 0
+        if kind == RECEIVE:
+            owner, slot = (stage + 1, 0) if what == ACTIVATION else (stage, 2)
+        elif what == ACTIVATION:
+            slot = 1
+        else:
+            owner, slot = stage + 1, 3
+        if (pipe, owner) not in roles or peer not in neighbours[pipe, owner][slot]:
+            return shown
+    for instruction, number in places.items():
+        if instruction.kind == BACKWARD:
+            halves = {instruction._replace(kind=kind) for kind in (BACKWARD_INPUT, BACKWARD_WEIGHT)}
+            for half in halves & places.keys():
+                return f"{half} (instruction {places[half]}) beside a whole backward"
+    return "an instruction"
+
+
+def _check_pairs(schedule: Schedule) -> None:
+    """For each pair of ranks, what one sends is what the other receives, in the same order."""
+    sends: dict[tuple[int, int], list[tuple[Instruction, int]]] = {}
+    receives: dict[tuple[int, int], list[tuple[Instruction, int]]] = {}
+    for rank, row in enumerate(schedule.ranks):
+        for number, instruction in enumerate(row):
+            if instruction.kind == SEND:
+                sends.setdefault((rank, instruction.peer), []).append((instruction, number))
+            elif instruction.kind == RECEIVE:
+                receives.setdefault((instruction.peer, rank), []).append((instruction, number))
+    for source, target in sends.keys() | receives.keys():
+        out, into = sends.get((source, target), []), receives.get((source, target), [])
+        for (sent, at), (taken, place) in zip(out, into):
+            if sent[1:5] != taken[1:5]:
+                raise ScheduleError(
+                    f"rank {source}: {sent} (instruction {at}) meets rank {target}: {taken} (instruction {place}): "
+                    f"the two sides list their messages in different orders"
+                )
+        assert len(out) == len(into), "each side was found complete"

@@ -1,0 +1,16 @@
+"""GPipe: all forwards, then all backwards. Bubble (D-1)/(N+D-1); every microbatch's activations are held at once.
+
+    stage 0  F0 F1 F2 F3 .. .. .. .. .. .. B0 B1 B2 B3
+    stage 1  .. F0 F1 F2 F3 .. .. .. .. B0 B1 B2 B3
+    stage 2  .. .. F0 F1 F2 F3 .. .. B0 B1 B2 B3
+    stage 3  .. .. .. F0 F1 F2 F3 B0 B1 B2 B3
+"""
+
+from __future__ import annotations
+
+from halocline.plan.plan import Plan
+from halocline.schedule.instruction import BACKWARD, FORWARD, Operation
+
+
+def gpipe(plan: Plan, stage: int) -> list[Operation]:
+    return [Operation(kind, 0, stage, m) for kind in (FORWARD, BACKWARD) for m in range(plan.microbatches)]

@@ -1,0 +1,16 @@
+"""Layer parallelism: one microbatch at a time goes down the stages and back. One rank is busy, one microbatch is held.
+
+    stage 0  F0 .. .. .. .. .. .. B0 F1 ..
+    stage 1  .. F0 .. .. .. .. B0 .. .. F1
+    stage 2  .. .. F0 .. .. B0 .. .. .. ..
+    stage 3  .. .. .. F0 B0 .. .. .. .. ..
+"""
+
+from __future__ import annotations
+
+from halocline.plan.plan import Plan
+from halocline.schedule.instruction import BACKWARD, FORWARD, Operation
+
+
+def layer(plan: Plan, stage: int) -> list[Operation]:
+    return [Operation(kind, 0, stage, m) for m in range(plan.microbatches) for kind in (FORWARD, BACKWARD)]

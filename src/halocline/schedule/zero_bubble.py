@@ -1,0 +1,30 @@
+"""ZB-H1 (zero bubble, memory as 1F1B): the backward is cut in two. The half that the stage above waits for, the input
+gradient (I), runs at once; the weight gradient (W) fills what would be bubble. Bubble time (D-1)(F+I-W).
+
+    stage 0  F0 F1 F2 F3 .. .. .. I0 W0 .. I1 W1 ...
+    stage 1  .. F0 F1 F2 .. .. I0 F3 .. I1 W0 .. I2 W1 I3 W2 W3
+    stage 2  .. .. F0 F1 .. I0 F2 I1 F3 I2 W0 I3 W1 W2 W3
+    stage 3  .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 W1 W2 W3
+
+Stage s runs s weight gradients late, as many as its 1F1B share of activations is smaller than stage 0's.
+"""
+
+from __future__ import annotations
+
+from halocline.plan.plan import Plan
+from halocline.schedule.instruction import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Operation
+
+
+def zero_bubble(plan: Plan, stage: int) -> list[Operation]:
+    count = plan.microbatches
+    warm = min(count, len(plan.stages) - 1 - stage)
+    late = stage
+    order = [Operation(FORWARD, 0, stage, m) for m in range(warm)]
+    for m in range(count):
+        if m + warm < count:
+            order.append(Operation(FORWARD, 0, stage, m + warm))
+        order.append(Operation(BACKWARD_INPUT, 0, stage, m))
+        if m >= late:
+            order.append(Operation(BACKWARD_WEIGHT, 0, stage, m - late))
+    order += [Operation(BACKWARD_WEIGHT, 0, stage, m) for m in range(max(0, count - late), count)]
+    return order
