@@ -1,0 +1,273 @@
+"""How tensors travel between the ranks of a group: processes, threads of one process, one rank alone, or nowhere.
+
+Knows flat tensors and peers; nothing of images, boxes or gradients.
+"""
+
+from __future__ import annotations
+
+import queue
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Wait = Callable[[], None]
+
+
+class ExchangeTimeout(RuntimeError):
+    """A peer did not answer before the deadline."""
+
+
+@dataclass
+class Traffic:
+    """What this rank has sent so far; `reset` starts again from zero."""
+
+    exchanges: int = 0
+    """Calls of `start`: rounds of messages between peers."""
+    messages: int = 0
+    """Messages sent by this rank."""
+    bytes: int = 0
+    """Bytes sent by this rank in those messages."""
+    reductions: int = 0
+    """Collective operations (all_reduce and all_gather)."""
+
+    def reset(self) -> None:
+        self.exchanges = self.messages = self.bytes = self.reductions = 0
+
+
+class Exchanger(ABC):
+    """Moves tensors between the `size` ranks of one group; `rank` is this one. Compared by identity.
+
+    All ranks call the same methods in the same order. Tensors passed in are contiguous.
+    """
+
+    def __init__(self, rank: int, size: int, deadline: float = 600.0) -> None:
+        self.rank = rank
+        self.size = size
+        self.deadline = deadline
+        """Seconds to wait for a peer before `ExchangeTimeout` is raised."""
+        self.counter = Traffic()
+
+    def start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
+        """Begin sending `sends` and filling `receives` (both by peer); the returned function waits for the end.
+
+        The tensors must stay unchanged until then. A rank that neither sends nor receives may still call it.
+        """
+        counter = self.counter
+        counter.exchanges += 1
+        counter.messages += len(sends)
+        for tensor in sends.values():
+            counter.bytes += tensor.numel() * tensor.element_size()
+        if not sends and not receives:
+            return _nothing
+        return self._start(sends, receives)
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """Replace `tensor` by its sum over the ranks, and return it."""
+        self.counter.reductions += 1
+        return self._all_reduce(tensor)
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all ranks (equal shapes), in rank order."""
+        self.counter.reductions += 1
+        return self._all_gather(tensor)
+
+    @abstractmethod
+    def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait: ...
+
+    @abstractmethod
+    def _all_reduce(self, tensor: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]: ...
+
+    def _timeout(self, peer: int) -> ExchangeTimeout:
+        return ExchangeTimeout(
+            f"rank {self.rank} of {self.size} waited {self.deadline} s for rank {peer}; that rank has failed, is "
+            f"slower than the deadline, or runs other operations than this one"
+        )
+
+
+def _nothing() -> None:
+    return None
+
+
+class Alone(Exchanger):
+    """A group of one rank."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
+        raise AssertionError("a group of one rank has no peer")
+
+    def _all_reduce(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor]
+
+
+class NoCommunication(Exchanger):
+    """Pretends to exchange: what would arrive is zero. Results are WRONG; it exists to measure the rest."""
+
+    def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
+        for tensor in receives.values():
+            tensor.zero_()
+        return _nothing
+
+    def _all_reduce(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor] * self.size
+
+
+class ProcessExchanger(Exchanger):
+    """The ranks of a torch.distributed process group.
+
+    Gloo cannot send from GPU memory, so tensors on a GPU are staged through host memory on such a group.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, deadline: float = 600.0) -> None:
+        super().__init__(dist.get_rank(group), dist.get_world_size(group), deadline)
+        self.group = group
+        self._global = tuple(dist.get_global_rank(group, r) for r in range(self.size))
+        self._gloo = "gloo" in str(dist.get_backend(group))
+
+    def _staged(self, tensor: Tensor) -> bool:
+        return self._gloo and tensor.is_cuda
+
+    def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
+        landing: list[tuple[Tensor, Tensor]] = []
+        ops, peers = [], []
+        for peer, tensor in receives.items():
+            target = tensor
+            if self._staged(tensor):
+                target = torch.empty_like(tensor, device="cpu")
+                landing.append((tensor, target))
+            ops.append(dist.P2POp(dist.irecv, target, self._global[peer], self.group))
+            peers.append(peer)
+        for peer, tensor in sends.items():
+            source = tensor.cpu() if self._staged(tensor) else tensor
+            ops.append(dist.P2POp(dist.isend, source, self._global[peer], self.group))
+            peers.append(peer)
+        if self._gloo:  # one work per message: a failed wait can name its peer
+            works = [op.op(op.tensor, op.peer, op.group) for op in ops]
+        else:
+            works = dist.batch_isend_irecv(ops)
+
+        def wait() -> None:
+            for i, work in enumerate(works):
+                self._wait(work, peers[i] if len(works) == len(peers) else -1)
+            for tensor, target in landing:
+                tensor.copy_(target)
+
+        return wait
+
+    def _wait(self, work: Any, peer: int) -> None:
+        if not self._gloo:  # waits on the stream only; the group's own watchdog keeps the time
+            work.wait()
+            return
+        try:
+            work.wait(timedelta(seconds=self.deadline))
+        except RuntimeError as error:
+            raise self._timeout(peer) from error
+
+    def _all_reduce(self, tensor: Tensor) -> Tensor:
+        dist.all_reduce(tensor, group=self.group)
+        return tensor
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(parts, tensor, group=self.group)
+        return parts
+
+
+class ThreadExchanger(Exchanger):
+    """Ranks that are threads of this process, each calling the same methods on its own exchanger.
+
+    `ThreadExchanger.connect(n)` makes the n exchangers. On CPU, autograd runs a backward in the thread that calls it,
+    so a whole training step runs on n ranks without processes.
+    """
+
+    def __init__(self, rank: int, wires: dict[tuple[int, int], queue.SimpleQueue], size: int, deadline: float) -> None:
+        super().__init__(rank, size, deadline)
+        self._wires = wires
+
+    @classmethod
+    def connect(cls, size: int, deadline: float = 60.0) -> list[ThreadExchanger]:
+        wires: dict[tuple[int, int], queue.SimpleQueue] = {
+            (a, b): queue.SimpleQueue() for a in range(size) for b in range(size) if a != b
+        }
+        return [cls(rank, wires, size, deadline) for rank in range(size)]
+
+    def abort(self) -> None:
+        """Make every rank that waits for this one fail at once."""
+        for peer in range(self.size):
+            if peer != self.rank:
+                self._wires[self.rank, peer].put(None)
+
+    def _take(self, peer: int) -> Tensor:
+        try:
+            tensor = self._wires[peer, self.rank].get(timeout=self.deadline)
+        except queue.Empty:
+            raise self._timeout(peer) from None
+        if tensor is None:
+            raise ExchangeTimeout(f"rank {self.rank} waited for rank {peer}, which has failed")
+        return tensor
+
+    def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
+        for peer, tensor in sends.items():
+            self._wires[self.rank, peer].put(tensor.detach())
+
+        def wait() -> None:
+            for peer, tensor in receives.items():
+                arrived = self._take(peer)
+                assert arrived.numel() == tensor.numel() and arrived.dtype == tensor.dtype, (arrived, tensor)
+                tensor.copy_(arrived.view(tensor.shape))
+
+        return wait
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        mine = tensor.detach().clone()
+        for peer in range(self.size):
+            if peer != self.rank:
+                self._wires[self.rank, peer].put(mine)
+        return [mine if peer == self.rank else self._take(peer) for peer in range(self.size)]
+
+    def _all_reduce(self, tensor: Tensor) -> Tensor:
+        parts = self._all_gather(tensor)
+        total = parts[0].clone()
+        for part in parts[1:]:
+            total += part
+        return tensor.copy_(total)
+
+
+# One exchanger per process group, so that the geometry cached for its specs is found again at the next step.
+_EXCHANGERS: dict[dist.ProcessGroup, ProcessExchanger] = {}
+_ALONE = Alone()
+
+
+def exchanger_for(group: dist.ProcessGroup | Exchanger | None) -> Exchanger:
+    """The exchanger of a process group; of the default group for None, or of one rank where there is none."""
+    if isinstance(group, Exchanger):
+        return group
+    if group is None:
+        if not (dist.is_available() and dist.is_initialized()):
+            return _ALONE
+        group = dist.group.WORLD
+    assert group is not None
+    if group not in _EXCHANGERS:
+        _EXCHANGERS[group] = ProcessExchanger(group)
+    return _EXCHANGERS[group]
+
+
+def traffic(group: dist.ProcessGroup | Exchanger | None = None) -> Traffic:
+    """What this rank has sent over the group since the start or the last `reset()`."""
+    return exchanger_for(group).counter

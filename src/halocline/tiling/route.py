@@ -1,0 +1,212 @@
+"""The one way to move pixels: each rank has a box, each rank needs a box, and one packed message per pair of ranks
+brings what is missing; the gradient takes the same way back and is added up. Knows nothing of operators.
+
+    rank      0       1                      0         1
+    have   [0 . . 4)[4 . . 8)      need   [0 . . . 5)[3 . . . 8)      rank 0 sends [3, 4), rank 1 sends [4, 5)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from halocline.tiling.boxes import Box, contains, intersect, is_empty, shape, slices
+from halocline.tiling.exchanger import Exchanger, Wait
+
+Index = tuple[Any, ...]
+
+
+def index(parts: Sequence[slice], dims: tuple[int, ...]) -> Index:
+    """The index that takes `parts` of the spatial `dims` (negative) of a tensor, and all of the others."""
+    full: list[Any] = [slice(None)] * -min(dims)
+    for part, dim in zip(parts, dims):
+        full[dim] = part
+    return (Ellipsis, *full)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """What one peer sends or receives: where it lies in a tensor, and its size in the spatial dims."""
+
+    peer: int
+    at: Index
+    size: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """This rank's part in moving pixels from `source` (a tensor over the box it holds) to `target` (one it needs)."""
+
+    dims: tuple[int, ...]
+    target: tuple[int, ...]
+    """The target's size in the spatial dims."""
+    sends: tuple[Strip, ...]
+    """Where in the source lies what each peer needs."""
+    receives: tuple[Strip, ...]
+    """Where in the target lies what each peer sends."""
+    keep: tuple[Index, Index] | None
+    """Where in the source and in the target lies what does not travel."""
+    covered: bool
+    """Whether every pixel of the target is written."""
+    exchange: bool
+    """Whether any rank of the group sends anything: all ranks agree on this."""
+    same: bool
+    """Whether source and target are the same box, all of it kept."""
+
+    def resize(self, like: Tensor, size: tuple[int, ...]) -> list[int]:
+        """The shape of `like` with other spatial sizes."""
+        result = list(like.shape)
+        for dim, n in zip(self.dims, size):
+            result[dim] = n
+        return result
+
+    def start(self, source: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
+        """Send what peers need; the strips, in the order of `receives`, are filled after the returned wait."""
+        sends = {s.peer: source[s.at].contiguous() for s in self.sends}
+        strips = [source.new_empty(self.resize(source, s.size)) for s in self.receives]
+        return exchanger.start(sends, {s.peer: t for s, t in zip(self.receives, strips)}), strips
+
+    def assemble(self, target: Tensor, source: Tensor, strips: Sequence[Tensor]) -> Tensor:
+        """Write what was kept and what was received into the target."""
+        if self.keep is not None:
+            target[self.keep[1]].copy_(source[self.keep[0]])
+        for place, strip in zip(self.receives, strips):
+            target[place.at].copy_(strip)
+        return target
+
+    def start_back(self, grad: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
+        """Send the gradient of what was received back to its owners; the strips are in the order of `sends`."""
+        sends = {s.peer: grad[s.at].contiguous() for s in self.receives}
+        strips = [grad.new_empty(self.resize(grad, s.size)) for s in self.sends]
+        return exchanger.start(sends, {s.peer: t for s, t in zip(self.sends, strips)}), strips
+
+    def accumulate(self, grad: Tensor, source_size: tuple[int, ...], strips: Sequence[Tensor]) -> Tensor:
+        """The gradient of the source: that of what was kept plus what came back from each peer."""
+        if self.same and not self.sends:
+            return grad
+        result = empty_as(grad, self.resize(grad, source_size))
+        if self.keep is None:
+            result.zero_()
+        else:
+            part = grad[self.keep[1]]
+            if part.shape != result.shape:
+                result.zero_()
+            result[self.keep[0]].copy_(part)
+        for place, strip in zip(self.sends, strips):
+            result[place.at] += strip
+        return result
+
+
+def empty_as(like: Tensor, size: Sequence[int]) -> Tensor:
+    """An uninitialised tensor of another size in the memory format of `like`."""
+    if like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last) and not like.is_contiguous():
+        return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
+    if like.ndim == 5 and like.is_contiguous(memory_format=torch.channels_last_3d) and not like.is_contiguous():
+        return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=torch.channels_last_3d)
+    return torch.empty(size, dtype=like.dtype, device=like.device)
+
+
+@lru_cache(maxsize=4096)
+def route(
+    owned: tuple[Box, ...], held: Box, need: tuple[Box, ...], target: Box, dims: tuple[int, ...], rank: int
+) -> Route:
+    """The route from disjoint `owned` boxes to `need` boxes, both by rank.
+
+    This rank's source tensor covers `held` (its owned box and perhaps a margin, which is never sent), its target
+    tensor covers `target` (its needed box and perhaps padding, which is not written).
+    When every rank holds what it needs, margins included, nothing travels: pass `owned` = what each rank holds then.
+    """
+    exchange = any(not contains(own, box) for own, box in zip(owned, need))
+    mine, wanted = owned[rank], need[rank]
+    sends, receives = [], []
+    for peer in range(len(owned)):
+        if peer == rank:
+            continue
+        out = intersect(mine, need[peer])
+        if not is_empty(out):
+            sends.append(Strip(peer, index(slices(out, held), dims), shape(out)))
+        into = intersect(owned[peer], wanted)
+        if not is_empty(into):
+            receives.append(Strip(peer, index(slices(into, target), dims), shape(into)))
+    keep = None
+    kept = intersect(mine, wanted)
+    if not is_empty(kept):
+        keep = index(slices(kept, held), dims), index(slices(kept, target), dims)
+    if not exchange:
+        sends, receives = [], []
+    written = prod(shape(kept)) + sum(prod(s.size) for s in receives)
+    covered = written == prod(shape(target))
+    same = kept == held == target
+    return Route(dims, shape(target), tuple(sends), tuple(receives), keep, covered, exchange, same)
+
+
+class _Move(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, way: Route, exchanger: Exchanger) -> Tensor:
+        ctx.way, ctx.exchanger = way, exchanger
+        ctx.source_size = tuple(source.shape[d] for d in way.dims)
+        wait, strips = way.start(source, exchanger)
+        target = empty_as(source, way.resize(source, way.target))
+        if not way.covered:
+            target.zero_()
+        wait()
+        return way.assemble(target, source, strips)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        wait, strips = ctx.way.start_back(grad, ctx.exchanger)
+        wait()
+        return ctx.way.accumulate(grad, ctx.source_size, strips), None, None
+
+
+def move(
+    source: Tensor,
+    have: Sequence[Box | None],
+    need: Sequence[Box | None],
+    exchanger: Exchanger,
+    dims: tuple[int, ...],
+    held: Box | None = None,
+) -> Tensor:
+    """Redistribute, differentiably: a tensor over this rank's `have` box becomes one over its `need` box.
+
+    `have` boxes (by rank) are disjoint; `need` boxes may overlap and may leave the image (zero there). A rank that has
+    or needs nothing passes None there, and a `source` with 0 pixels and the other sizes (batch, channels) of the rest.
+    `held` is the box that `source` covers when that is more than the owned one. Every rank of the group calls this,
+    and for the backward every rank's result must be part of what it differentiates.
+    """
+    nothing: Box = ((0, 0),) * len(dims)
+    owned = tuple(b or nothing for b in have)
+    wanted = tuple(b or nothing for b in need)
+    rank = exchanger.rank
+    held = held or owned[rank]
+    if owned == wanted and held == owned[rank]:
+        return source
+    way = route(owned, held, wanted, wanted[rank], dims, rank)
+    if not way.exchange and way.covered and way.keep is not None:
+        return source[way.keep[0]]  # a smaller part of what is held: a view will do
+    return _Move.apply(source, way, exchanger)
+
+
+class _AllSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, exchanger: Exchanger) -> Tensor:
+        ctx.exchanger = exchanger
+        return exchanger.all_reduce(tensor.clone(memory_format=torch.contiguous_format))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.exchanger.all_reduce(grad.clone(memory_format=torch.contiguous_format)), None
+
+
+def all_sum(tensor: Tensor, exchanger: Exchanger) -> Tensor:
+    """The sum over ranks, on every rank; its gradient is the sum of the ranks' gradients."""
+    return tensor if exchanger.size == 1 else _AllSum.apply(tensor, exchanger)

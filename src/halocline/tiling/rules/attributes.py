@@ -1,0 +1,46 @@
+"""What can be asked of a tile without reading its pixels: dtype, device, layout and the like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from halocline.tiling.tensor import TileTensor, rule
+
+_PROPERTIES = (
+    "dtype device layout is_cuda is_cpu is_mps is_meta is_sparse is_sparse_csr is_quantized is_mkldnn is_nested "
+    "is_xpu is_xla itemsize is_ipu is_maia is_vulkan is_mtia output_nr _version names _backward_hooks"
+)
+_METHODS = "is_floating_point is_complex is_signed element_size get_device is_inference is_contiguous is_pinned"
+
+
+def _pass_through(name: str) -> None:
+    @rule(getattr(Tensor, name).__get__)
+    def attribute(input: TileTensor) -> Any:
+        return getattr(input.local, name)
+
+
+def _ask(name: str) -> None:
+    functions = [getattr(space, name) for space in (Tensor, torch) if hasattr(space, name)]
+
+    @rule(*functions)
+    def ask(input: TileTensor, *args: Any, **kwargs: Any) -> Any:
+        return getattr(input.local, name)(*args, **kwargs)
+
+
+for _name in _PROPERTIES.split():
+    if hasattr(getattr(Tensor, _name, None), "__get__"):
+        _pass_through(_name)
+for _name in _METHODS.split():
+    if hasattr(Tensor, _name):
+        _ask(_name)
+
+for _name in ("shape", "ndim", "requires_grad", "is_leaf", "grad_fn", "grad"):
+    rule(getattr(Tensor, _name).__get__)(getattr(TileTensor, _name).fget)
+rule(Tensor.size)(TileTensor.size)
+rule(torch.numel, Tensor.numel, Tensor.nelement)(TileTensor.numel)
+rule(Tensor.dim, Tensor.ndimension)(TileTensor.dim)
+rule(Tensor.__len__)(TileTensor.__len__)
+rule(getattr(Tensor, "data").__get__)(lambda input: TileTensor.wrap(input.local.data, input.spec))  # noqa: B009

@@ -1,0 +1,162 @@
+"""Convolution in 1, 2 and 3 dims: any kernel, stride, padding, dilation and groups.
+
+`padding_mode` other than zeros reaches here as a pad before a convolution without padding. Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from halocline.tiling.boxes import Window
+from halocline.tiling.geometry import Geometry
+from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.window import Grads, windowed
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The local operator; its parameters are (weight, bias)."""
+
+    stride: Ints
+    dilation: Ints
+    groups: int
+
+    def forward(self, padded: Tensor, where: Geometry, params: Sequence[Tensor | None]) -> Tensor:
+        weight, bias = params
+        assert weight is not None
+        zeros = (0,) * len(self.stride)
+        return torch.convolution(
+            padded, weight, bias, self.stride, where.padding, self.dilation, False, zeros, self.groups
+        )
+
+    def backward(
+        self, grad: Tensor, padded: Tensor, where: Geometry, params: Sequence[Tensor | None], wanted: Sequence[bool]
+    ) -> Grads:
+        weight, bias = params
+        assert weight is not None
+        return torch.ops.aten.convolution_backward(
+            grad,
+            padded,
+            weight,
+            None if bias is None else bias.shape,
+            self.stride,
+            where.padding,
+            self.dilation,
+            False,
+            (0,) * len(self.stride),
+            self.groups,
+            wanted,
+        )
+
+    def channels(self, params: Sequence[Tensor | None], given: int) -> int:
+        weight = params[0]
+        assert weight is not None
+        return weight.shape[0]
+
+
+def tuples(value: Any, dims: int) -> Ints:
+    """One int per dim, from an int or a sequence of 1 or `dims` ints, as torch reads them."""
+    if isinstance(value, int):
+        return (value,) * dims
+    result = tuple(value)
+    return result * dims if len(result) == 1 else result
+
+
+@lru_cache(maxsize=1024)
+def _plan(
+    kernel: Ints, stride: Any, padding: Any, dilation: Any, groups: int
+) -> tuple[tuple[Window, ...], Convolution]:
+    dims = len(kernel)
+    strides, dilations = tuples(stride, dims), tuples(dilation, dims)
+    if padding == "valid":
+        pads = [(0, 0)] * dims
+    elif padding == "same":
+        if any(s != 1 for s in strides):
+            raise ValueError(f"padding='same' is not supported for strided convolutions, stride {stride}; use a number")
+        spans = [d * (k - 1) for k, d in zip(kernel, dilations)]
+        pads = [(span // 2, span - span // 2) for span in spans]
+    else:
+        pads = [(p, p) for p in tuples(padding, dims)]
+    windows = tuple(Window(k, s, lo, hi, d) for k, s, (lo, hi), d in zip(kernel, strides, pads, dilations))
+    return windows, Convolution(strides, dilations, groups)
+
+
+def as_autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The tensors in the dtype that autocast gives an operator of its lower-precision list (but for float64)."""
+    device = next(t.device.type for t in tensors if t is not None)
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(t.to(dtype) if t is not None and t.dtype in _AUTOCAST else t for t in tensors)
+
+
+_AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def _convolution(function: Callable[..., Tensor], dims: int) -> None:
+    @rule(function)
+    def convolution(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> TileTensor:
+        check_image(function, input, dims)
+        assert isinstance(input, TileTensor)
+        if isinstance(weight, TileTensor) or isinstance(bias, TileTensor):
+            raise untiled(function, (input, weight, bias), why="a kernel cannot be cut into tiles")
+        if input.shape[-dims - 1] != weight.shape[1] * groups:
+            raise ValueError(
+                f"the kernel {tuple(weight.shape)} with groups={groups} needs {weight.shape[1] * groups} input "
+                f"channels but the tensor {tuple(input.shape)} has {input.shape[-dims - 1]}"
+            )
+        if input.ndim == dims + 1:  # without a batch dim, which the local operator needs
+            batch = TileTensor.wrap(input.local.unsqueeze(0), input.spec)
+            out = convolution(batch, weight, bias, stride, padding, dilation, groups)
+            return TileTensor.wrap(out.local.squeeze(0), out.spec)
+        kernel = tuple(weight.shape[2:])
+        windows, operator = _plan(kernel, hashable(stride), hashable(padding), hashable(dilation), groups)
+        sizes = tuple(w.out_size(n) for w, n in zip(windows, input.spec.size))
+        if 0 in sizes:
+            raise ValueError(f"the kernel {tuple(weight.shape)} is larger than the padded image {tuple(input.shape)}")
+        local, weight_, bias_ = as_autocast(input.local, weight, bias)
+        assert local is not None
+        if local is not input.local:
+            input = TileTensor.wrap(local, input.spec)
+        return windowed(input, windows, operator, (weight_, bias_))
+
+
+def hashable(value: Any) -> Any:
+    """A list of numbers as a tuple, to look up what was planned for it."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def check_image(function: Any, input: Any, dims: int) -> None:
+    """Refuse a tensor whose spatial dims are not the last `dims` ones."""
+    if not isinstance(input, TileTensor):
+        raise untiled(function, (input,), why="its input is not tiled but another argument is")
+    if input.spec.dims != tuple(range(-dims, 0)):
+        grid = (1,) * (dims - len(input.spec.dims)) + input.spec.grid
+        raise untiled(
+            function,
+            (input,),
+            why=f"it works on the last {dims} dims but the dims {input.spec.dims} are cut; tile with grid={grid}"
+            if len(input.spec.dims) < dims
+            else f"it works on the last {dims} dims but the dims {input.spec.dims} are cut",
+        )
+
+
+_convolution(torch.conv1d, 1)
+_convolution(torch.conv2d, 2)
+_convolution(torch.conv3d, 3)

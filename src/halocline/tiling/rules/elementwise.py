@@ -1,0 +1,180 @@
+"""Functions that act on each pixel alone: unary, binary and more, with broadcasting, in place or not.
+
+They act on all the pixels held, margins included. Tiles cut differently are brought to the first one's cuts; a plain
+tensor of the whole image's size is sliced to the pixels held. Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from halocline.tiling.route import index
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.tensor import TileTensor, rule, untiled
+
+_UNARY = """
+abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh bitwise_not ceil clone cos
+cosh deg2rad detach digamma erf erfc erfinv exp exp2 expm1 fix floor frac isfinite isinf isnan isneginf isposinf isreal
+i0 lgamma log log10 log1p log2 logical_not logit mvlgamma nan_to_num neg negative positive rad2deg reciprocal round
+rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan tanh trunc zero_ fill_
+celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 selu silu softplus
+softshrink softsign tanhshrink threshold
+float double half bfloat16 int long short bool byte char cpu cuda contiguous
+zeros_like ones_like full_like empty_like real imag conj angle
+__neg__ __pos__ __abs__ __invert__
+"""
+_NARY = """
+add addcdiv addcmul arctan2 atan2 bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift clamp
+clamp_max clamp_min clip copysign div divide eq fmax fmin fmod float_power floor_divide ge greater greater_equal gt
+heaviside hypot isclose le ldexp lerp less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor lt
+masked_fill maximum minimum mul multiply ne nextafter not_equal pow remainder rsub sub subtract true_divide
+where xlogy copy_
+__add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__
+__div__ __rdiv__ __idiv__ __floordiv__ __rfloordiv__ __ifloordiv__ __mod__ __rmod__ __imod__ __pow__ __rpow__ __ipow__
+__and__ __rand__ __iand__ __or__ __ror__ __ior__ __xor__ __rxor__ __ixor__ __lshift__ __rshift__ __eq__ __ne__ __lt__
+__le__ __gt__ __ge__
+"""
+
+
+def unary(function: Callable[..., Any]) -> Callable[..., TileTensor]:
+    """The rule of a function of one tensor (and of numbers)."""
+
+    def on_pixels(input: TileTensor, *args: Any, **kwargs: Any) -> TileTensor:
+        local = input.local
+        out = function(local, *args, **kwargs)
+        return input if out is local else TileTensor.wrap(out, input.spec)
+
+    return on_pixels
+
+
+def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTensor]:
+    """The rule of a function of several tensors that broadcast against each other."""
+
+    def on_pixels(*args: Any, **kwargs: Any) -> TileTensor:
+        first = args[0]
+        if len(args) > 1 and not kwargs and isinstance(first, TileTensor):
+            others = args[1:]
+            spec = first.spec
+            for other in others:  # the common case: tiles alike and numbers
+                if isinstance(other, Tensor) and not (isinstance(other, TileTensor) and other.spec is spec):
+                    break
+            else:
+                local = first.local
+                out = function(local, *[o.local if isinstance(o, TileTensor) else o for o in others])
+                return first if out is local else TileTensor.wrap(out, spec)
+        if "out" in kwargs:
+            raise untiled(function, args, kwargs, why="out= has no rule; assign the result instead")
+        names = list(kwargs)
+        values, spec = align((*args, *kwargs.values()), function, in_place)
+        positional = values[: len(args)]
+        out = function(*positional, **dict(zip(names, values[len(args) :])))
+        if not isinstance(out, Tensor):  # where(condition) lists pixels
+            raise untiled(function, args, kwargs)
+        if in_place:
+            assert isinstance(first, TileTensor)
+            return first
+        return TileTensor.wrap(out, spec)
+
+    return on_pixels
+
+
+def align(values: Iterable[Any], function: Any, in_place: bool = False) -> tuple[list[Any], TileSpec]:
+    """Plain tensors for the tensors among `values` that all cover the same box, and the spec of their result.
+
+    The result is cut as the first tile is, and holds what all tiles hold; in place, what the first one holds.
+    """
+    values = list(values)
+    tiles = [v for v in values if isinstance(v, TileTensor)]
+    # A tile that is one pixel in a dim in which others are more is broadcast: every rank needs that pixel.
+    size = tuple(max(sizes) for sizes in zip(*(t.spec.size for t in tiles)))
+    lead = next((t for t in tiles if t.spec.size == size), None)
+    if lead is None or any(t.spec.dims != lead.spec.dims for t in tiles):
+        raise untiled(function, values, why="the tiles differ in which dims are cut, or broadcast against each other")
+    if in_place and values[0] is not lead and lead.spec != getattr(values[0], "spec", None):
+        raise untiled(function, values, why="the tensor written in place is not a tile of the result's size")
+    spec = lead.spec
+    for i, value in enumerate(values):
+        if isinstance(value, TileTensor):
+            if value.spec.exchanger is not spec.exchanger:
+                raise untiled(function, values, why="the tiles belong to different groups of ranks")
+            if value.spec.size != size:
+                if any(a not in (1, b) for a, b in zip(value.spec.size, size)):
+                    raise ValueError(f"shapes {[tuple(t.shape) for t in tiles]} do not broadcast")
+                values[i] = value.full()
+            elif value.spec.cuts != spec.cuts or value.spec.ranks != spec.ranks:
+                values[i] = value.retiled(spec if in_place else spec.without_margin())
+    for value in values:
+        if isinstance(value, TileTensor) and not in_place:
+            spec = spec.common(value.spec)
+    for i, value in enumerate(values):
+        if isinstance(value, TileTensor):
+            values[i] = value.fetched(spec.have).local
+        elif isinstance(value, Tensor):
+            values[i] = part_of(value, spec)
+    return values, spec
+
+
+def part_of(plain: Tensor, spec: TileSpec) -> Tensor:
+    """The pixels held under `spec` of a plain tensor that broadcasts against the whole tile tensor."""
+    parts, dims = [], []
+    for dim, size, (start, stop) in zip(spec.dims, spec.size, spec.held):
+        if plain.ndim < -dim or plain.shape[dim] == 1:
+            continue
+        if plain.shape[dim] != size:
+            raise ValueError(
+                f"a tensor of shape {tuple(plain.shape)} does not broadcast against a tiled one of size {spec.size} "
+                f"in dims {spec.dims}; give a tensor of the whole size, or 1 there"
+            )
+        parts.append(slice(start, stop))
+        dims.append(dim)
+    return plain[index(parts, tuple(dims))] if dims else plain
+
+
+_SPACES: tuple[Any, ...] = (torch, F, Tensor, torch.special)
+
+
+def _named(name: str) -> list[Any]:
+    """The functions of this name, and their forms that work in place."""
+    found = [getattr(space, n, None) for n in (name, name + "_") for space in _SPACES]
+    return [f for f in found if callable(f) and not isinstance(f, torch.dtype)]
+
+
+for _name in _UNARY.split():
+    for _function in _named(_name):
+        rule(_function)(unary(_function))
+for _name in _NARY.split():
+    for _function in _named(_name):
+        _in_place = _name.startswith("__i") if _name.startswith("__") else _function.__name__.endswith("_")
+        rule(_function)(nary(_function, _in_place))
+
+
+def _convert(function: Callable[..., Any]) -> None:
+    @rule(function)
+    def convert(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Another tensor among the arguments only gives its dtype and device: it may be of any shape."""
+        args = tuple(a.local if isinstance(a, TileTensor) else a for a in args)
+        kwargs = {k: a.local if isinstance(a, TileTensor) else a for k, a in kwargs.items()}
+        if not isinstance(input, TileTensor):
+            return function(input, *args, **kwargs)
+        local = input.local
+        out = function(local, *args, **kwargs)
+        if not isinstance(out, Tensor):  # type() without arguments
+            return out
+        return input if out is local else TileTensor.wrap(out, input.spec)
+
+
+for _function in (Tensor.to, Tensor.type_as, Tensor.type):
+    _convert(_function)
+
+
+@rule(torch.prelu, F.prelu, Tensor.prelu)
+def prelu(input: Tensor, weight: Tensor) -> TileTensor:
+    """Its weight has one value per channel, dim 1, and does not broadcast as other operands do."""
+    if not isinstance(input, TileTensor) or isinstance(weight, TileTensor) or 1 - input.ndim in input.spec.dims:
+        raise untiled(F.prelu, (input, weight), why="its weight must be plain and its channels, dim 1, uncut")
+    return TileTensor.wrap(F.prelu(input.local, weight), input.spec)

@@ -1,0 +1,256 @@
+"""TileTensor: the part of a tensor that this rank holds, behaving as the whole tensor; and the registry of rules.
+
+Knows no operator: each one is a rule, registered in `rules/` or by a user, and an operator without a rule is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from halocline.tiling.boxes import Box, contains, slices
+from halocline.tiling.route import index, move
+from halocline.tiling.spec import TileSpec
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+_RULES: dict[Any, Callable[..., Any]] = {}
+_REQUIRES_GRAD: Callable[..., bool] = getattr(Tensor, "requires_grad").__get__  # noqa: B009  (a getter, to mypy a bool)
+
+
+class UntiledOperation(NotImplementedError):
+    """An operator that has no exact rule for tiles; its result would be that of one tile only."""
+
+
+def rule(*functions: Any) -> Callable[[Rule], Rule]:
+    """Register how torch functions run on tiles: `@tiling.rule(torch.foo, torch.Tensor.foo)`.
+
+    The decorated function is called with the arguments of the call, at least one of them a TileTensor (or a list
+    holding one), and returns what the whole tensor's result is: a TileTensor, or a plain tensor equal on every rank.
+    """
+
+    def register(function: Rule) -> Rule:
+        for key in functions:
+            _RULES[key] = function
+        return function
+
+    return register
+
+
+def has_rule(function: Any) -> bool:
+    return function in _RULES
+
+
+class TileTensor(Tensor):
+    """This rank's part of a tensor cut into tiles.
+
+    `shape` and everything else that describes it are those of the whole tensor. `local` is the part held here, as a
+    plain tensor; `owned` is `local` without its margin; `full()` is the whole tensor, gathered; `spec` says what is
+    where. It is an alias of `local`, on which all rules work: autograd needs to know nothing of tiles.
+    """
+
+    spec: TileSpec
+    _local: Tensor
+    _bare: bool
+
+    @staticmethod
+    def wrap(local: Tensor, spec: TileSpec) -> TileTensor:
+        """The tile whose held part is `local`."""
+        tile = local.as_subclass(TileTensor)
+        tile._local = local
+        tile.spec = spec
+        tile._bare = not local.requires_grad
+        return tile
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = _RULES.get(func)
+        if found is None:
+            raise untiled(func, args, kwargs)
+        return found(*args, **kwargs) if kwargs else found(*args)
+
+    @property
+    def local(self) -> Tensor:
+        """The part held on this rank, as a plain tensor; part of the autograd graph."""
+        if self._bare:
+            # Made without gradient. A custom autograd.Function that returned it has since given it one: use that.
+            with torch._C.DisableTorchFunctionSubclass():
+                if _REQUIRES_GRAD(self) and not self._local.requires_grad:
+                    self._local = self.as_subclass(Tensor)
+                    self._bare = False
+        return self._local
+
+    @property
+    def owned(self) -> Tensor:
+        """The part owned by this rank, as a plain tensor."""
+        return self.cropped(self.spec.without_margin()).local
+
+    def full(self) -> Tensor:
+        """The whole tensor on every rank, as a plain tensor; differentiable."""
+        spec = self.spec
+        whole = tuple((0, n) for n in spec.size)
+        return move(self.local, spec.own, (whole,) * spec.exchanger.size, spec.exchanger, spec.dims, spec.held)
+
+    def cropped(self, spec: TileSpec) -> TileTensor:
+        """The same tile holding only what `spec` holds, which is part of what is held now."""
+        if spec is self.spec or spec.have == self.spec.have:
+            return self
+        assert contains(self.spec.held, spec.held), (self.spec.held, spec.held)
+        return TileTensor.wrap(self.local[index(slices(spec.held, self.spec.held), spec.dims)], spec)
+
+    def fetched(self, have: tuple[Box, ...]) -> TileTensor:
+        """The same tile holding the boxes `have` (by rank, inside the image, around what it owns), in one exchange."""
+        spec = self.spec
+        if have == spec.have:
+            return self
+        if all(contains(held, box) for held, box in zip(spec.have, have)):
+            return self.cropped(spec.with_have(have))
+        local = move(self.local, spec.own, have, spec.exchanger, spec.dims, spec.held)
+        return TileTensor.wrap(local, spec.with_have(have))
+
+    def retiled(self, spec: TileSpec) -> TileTensor:
+        """The same tensor held as `spec` (of the same size, group and dims) says, in one exchange."""
+        if spec == self.spec:
+            return self
+        if spec.cuts == self.spec.cuts and spec.ranks == self.spec.ranks:
+            return self.fetched(spec.have)
+        local = move(self.local, self.spec.own, spec.have, spec.exchanger, spec.dims, self.spec.held)
+        return TileTensor.wrap(local, spec)
+
+    # What describes a tensor is that of the whole; defined here rather than by rules, as models ask for it often.
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        return torch.Size(self.spec.whole_shape(self._local.shape))
+
+    def size(self, dim: int | None = None) -> Any:  # type: ignore[override]
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def nelement(self) -> int:
+        return self.shape.numel()
+
+    def dim(self) -> int:
+        return self._local.ndim
+
+    def ndimension(self) -> int:
+        return self._local.ndim
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        return self._local.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self._local.dtype
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self._local.device
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        spec = self.spec
+        box = ", ".join(f"{a}:{b}" for a, b in spec.box)
+        margin = "" if spec.bare else f", holds [{', '.join(f'{a}:{b}' for a, b in spec.held)}]"
+        return (
+            f"TileTensor(shape={tuple(self.shape)}, rank {spec.exchanger.rank} of {spec.exchanger.size} owns [{box}]"
+            f"{margin}, dims={spec.dims}, dtype={self.dtype}, device={self.device})"
+        )
+
+    # Autograd's view of the tensor is that of `local`, not of this alias of it.
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        return self.local.requires_grad
+
+    def requires_grad_(self, requires_grad: bool = True) -> TileTensor:
+        self.local.requires_grad_(requires_grad)
+        self._bare = not requires_grad
+        return self
+
+    @property
+    def grad_fn(self) -> Any:  # type: ignore[override]
+        return self.local.grad_fn
+
+    @property
+    def is_leaf(self) -> bool:  # type: ignore[override]
+        return self.local.is_leaf
+
+    @property
+    def grad(self) -> TileTensor | None:  # type: ignore[override]
+        grad = self.local.grad
+        return None if grad is None else TileTensor.wrap(grad, self.spec)
+
+    def retain_grad(self) -> None:
+        self.local.retain_grad()
+
+
+def untiled(func: Any, args: Any = (), kwargs: Any = None, why: str = "") -> UntiledOperation:
+    """The error that refuses an operator: its name, where the model calls it, the shapes, and the way out."""
+    name = _name(func)
+    shapes = ", ".join(_describe(a) for a in (*args, *(kwargs or {}).values()))
+    where = _module_path()
+    reason = why or "it has no rule for tiled tensors, and its result on one tile alone would be wrong"
+    return UntiledOperation(
+        f"{name}({shapes}){f' in module {where}' if where else ''}: {reason}. Gather the tensor first (x.full()), or "
+        f"register an exact rule: @halocline.tiling.rule({name})"
+    )
+
+
+def _name(func: Any) -> str:
+    owner = getattr(func, "__self__", None)  # the getter of a property is bound to its descriptor
+    if owner is not None and hasattr(owner, "__objclass__"):
+        return f"torch.Tensor.{owner.__name__}.{func.__name__}"
+    name = getattr(func, "__name__", repr(func))
+    if getattr(func, "__objclass__", None) is not None or getattr(Tensor, name, None) is func:
+        return f"torch.Tensor.{name}"
+    module = getattr(func, "__module__", None) or "torch"
+    return name if module == "builtins" else f"{module.removesuffix('._C')}.{name}"
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, TileTensor):
+        return f"tile of {list(value.shape)} holding {list(value.local.shape)}"
+    if isinstance(value, Tensor):
+        return f"tensor {list(value.shape)}"
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
+        return f"[{', '.join(_describe(v) for v in value)}]"
+    return repr(value)[:40]
+
+
+def _module_path() -> str:
+    """The path of the innermost module whose forward is running, found on the Python stack when an error is made."""
+    running: list[nn.Module] = []
+    frame = sys._getframe(1)
+    while frame is not None:  # type: ignore[redundant-expr]
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, nn.Module) and (not running or running[-1] is not owner):
+            running.append(owner)
+        frame = frame.f_back  # type: ignore[assignment]
+    if not running:
+        return ""
+    inner, root = running[0], running[-1]
+    path = next((name for name, module in root.named_modules() if module is inner), "")
+    return f"{path or '(root)'} ({type(inner).__name__})"
+
+
+def find_tiles(args: Iterable[Any]) -> list[TileTensor]:
+    """The tiles among the arguments of a call, lists and tuples included, in order."""
+    found: list[TileTensor] = []
+    for value in args:
+        if isinstance(value, TileTensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(find_tiles(value))
+    return found

@@ -1,0 +1,246 @@
+"""Runs a function on n ranks (threads of this process, or gloo processes that are started once) and compares tiles
+with one device.
+
+    assert_exact(nn.Conv2d(3, 4, 3, padding=1), (2, 3, 17, 13), grid=(2, 2))
+    assert_exact(lambda x: F.max_pool2d(x, 2), (1, 3, 9, 9), cuts=((0, 4, 9), (0, 9)))
+    assert_exact(lambda x, y: torch.cat([x, y], 1), [(1, 3, 9, 9), (1, 2, 9, 9)], grid=(1, 3))
+
+    on_threads(4, lambda exchanger: ...)           # returns the four results
+    on_processes(2, function_of_a_test_module, 7)  # function(7) in each of two gloo processes
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import importlib.util
+import multiprocessing
+import sys
+import tempfile
+import threading
+import traceback
+import zlib
+from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from halocline import tiling
+from halocline.tiling.exchanger import ThreadExchanger
+
+# ---------------------------------------------------------------------------------------------------------- threads
+
+
+def on_threads(size: int, function: Callable[[ThreadExchanger], Any], deadline: float = 30.0) -> list[Any]:
+    """What `function(exchanger)` returns on each of `size` ranks; the first error of any rank is raised here."""
+    exchangers = ThreadExchanger.connect(size, deadline)
+    results: list[Any] = [None] * size
+    errors: list[tuple[int, BaseException]] = []
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = function(exchangers[rank])
+        except BaseException as error:
+            errors.append((rank, error))
+            exchangers[rank].abort()
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(1, size)]
+    for thread in threads:
+        thread.start()
+    run(0)
+    for thread in threads:
+        thread.join()
+    if errors:
+        # The first one is the cause; the others are ranks that waited for it in vain.
+        raise errors[0][1]
+    return results
+
+
+# --------------------------------------------------------------------------------------------------------- processes
+
+_POOLS: dict[int, list[tuple[Any, Any]]] = {}
+
+
+def _serve(rank: int, size: int, store: str, pipe: Any) -> None:
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(Path(__file__).parent))
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    modules: dict[str, Any] = {}
+    while True:
+        task = pipe.recv()
+        if task is None:
+            break
+        file, name, args, kwargs = task
+        try:
+            if file not in modules:  # test modules are not importable by name: load them from their file
+                spec = importlib.util.spec_from_file_location(f"ranks_of_{Path(file).stem}", file)
+                assert spec is not None and spec.loader is not None
+                modules[file] = importlib.util.module_from_spec(spec)
+                sys.modules[spec.name] = modules[file]
+                spec.loader.exec_module(modules[file])
+            torch.manual_seed(0)
+            pipe.send((True, getattr(modules[file], name)(*args, **kwargs)))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))
+    dist.destroy_process_group()
+
+
+def on_processes(size: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    """What a module-level `function` returns on each of `size` gloo processes, which are kept for the next call."""
+    if size not in _POOLS:
+        context = multiprocessing.get_context("spawn")
+        store = tempfile.mktemp(prefix="halocline_ranks_")
+        pool = []
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, size, store, theirs), daemon=True)
+            process.start()
+            pool.append((process, ours))
+        _POOLS[size] = pool
+    pool = _POOLS[size]
+    for _, pipe in pool:
+        pipe.send((function.__code__.co_filename, function.__name__, args, kwargs))
+    answers = []
+    for rank, (_, pipe) in enumerate(pool):
+        if not pipe.poll(120):
+            raise TimeoutError(f"rank {rank} of {size} gave no answer in 120 s")
+        answers.append(pipe.recv())
+    for rank, (good, value) in enumerate(answers):
+        assert good, f"rank {rank} of {size} failed:\n{value}"
+    return [value for _, value in answers]
+
+
+@atexit.register
+def close() -> None:
+    for pool in _POOLS.values():
+        for process, pipe in pool:
+            try:
+                pipe.send(None)
+            except OSError:
+                continue
+        for process, _ in pool:
+            process.join(5)
+            if process.is_alive():
+                process.terminate()
+    _POOLS.clear()
+
+
+# ------------------------------------------------------------------------------------------------------- one device
+
+
+def image(shape: Sequence[int], salt: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """A random tensor that depends on its arguments only."""
+    generator = torch.Generator().manual_seed(zlib.crc32(repr((tuple(shape), salt)).encode()))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def assert_close(actual: Tensor | None, expected: Tensor | None, tolerance: float, what: str) -> None:
+    """Equal shapes, and the largest difference within `tolerance` of the largest value expected."""
+    if expected is None or actual is None:
+        assert actual is expected, f"{what}: {actual is not None} against one device's {expected is not None}"
+        return
+    assert actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)}, one device {tuple(expected.shape)}"
+    assert actual.dtype == expected.dtype, f"{what}: {actual.dtype}, one device {expected.dtype}"
+    if not expected.numel():
+        return
+    if not expected.dtype.is_floating_point:
+        assert torch.equal(actual, expected), f"{what} differs from one device"
+        return
+    finite = torch.isfinite(expected)
+    assert torch.equal(finite, torch.isfinite(actual)), f"{what}: infinite where one device is not"
+    difference = (actual - expected)[finite].abs().max().item() if finite.any() else 0.0
+    scale = max(1.0, expected[finite].abs().max().item() if finite.any() else 0.0)
+    assert difference <= tolerance * scale, f"{what}: off by {difference:.3g} (largest value {scale:.3g})"
+
+
+def whole(value: Any) -> list[Tensor]:
+    """The whole tensors in what a model returned: tiles are gathered, tuples and dicts are walked."""
+    if isinstance(value, tiling.TileTensor):
+        return [value.full()]
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in whole(v)]
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in whole(v)]
+    return []
+
+
+def weighted_loss(outputs: Sequence[Tensor]) -> Tensor:
+    """A scalar that depends on every value of every output, each with another weight."""
+    terms = [(o * image(o.shape, salt=9, dtype=o.dtype)).sum() for o in outputs if o.dtype.is_floating_point]
+    return torch.stack([t.double() for t in terms]).sum()
+
+
+def assert_exact(
+    function: Callable[..., Any],
+    shape: Sequence[int] | Sequence[Sequence[int]],
+    grid: Sequence[int] | None = None,
+    cuts: Sequence[Sequence[int]] | None = None,
+    *,
+    tolerance: float = 1e-12,
+    margin: int = 0,
+    plain: Sequence[Tensor] = (),
+    dtype: torch.dtype = torch.float64,
+    gradients: bool = True,
+    tiled: bool | None = None,
+) -> None:
+    """`function` on tiles equals `function` on one device: outputs, input and parameter gradients, and buffers.
+
+    `function` is a module or a function of one tiled image per shape in `shape`, followed by the tensors in `plain`
+    (whole on every rank; their gradients are compared, too). `margin` gives the tiles that many pixels more than they
+    own. `tiled` demands that the first output is (or is not) a TileTensor.
+    """
+    shapes = [tuple(shape)] if isinstance(shape[0], int) else [tuple(s) for s in shape]  # type: ignore[arg-type,index]
+    size = prod(grid) if grid is not None else prod(len(c) - 1 for c in cuts or ())
+    if isinstance(function, nn.Module):
+        function = function.to(dtype)
+
+    def leaves() -> tuple[list[Tensor], list[Tensor]]:
+        images = [image(s, i, dtype).requires_grad_(gradients) for i, s in enumerate(shapes)]
+        extra = [p.detach().clone().requires_grad_(p.requires_grad and gradients) for p in plain]
+        return images, extra
+
+    model = copy.deepcopy(function) if isinstance(function, nn.Module) else function
+    images, extra = leaves()
+    # In-place functions cannot write to leaves: give every function a copy.
+    outputs = whole(model(*[i.clone() for i in images], *extra))
+    trained = list(model.parameters()) if isinstance(model, nn.Module) else []
+    if gradients:
+        weighted_loss(outputs).backward()
+    copies = [copy.deepcopy(function) if isinstance(function, nn.Module) else function for _ in range(size)]
+
+    def on_tiles(exchanger: ThreadExchanger) -> None:
+        where = f"on rank {exchanger.rank} of {size}"
+        mine = copies[exchanger.rank]
+        my_images, my_extra = leaves()
+        tiles = []
+        for leaf in my_images:
+            x = tiling.tile(leaf, grid, exchanger, cuts=cuts)
+            tiles.append(x.fetched(x.spec.grown(margin).have).clone())
+        result = mine(*tiles, *my_extra)
+        if tiled is not None:
+            first = result[0] if isinstance(result, (list, tuple)) else result
+            assert isinstance(first, tiling.TileTensor) == tiled, f"{type(first)} {where}"
+        my_outputs = whole(result)
+        assert len(my_outputs) == len(outputs)
+        for i, (actual, expected) in enumerate(zip(my_outputs, outputs)):
+            assert_close(actual, expected, tolerance, f"output {i} {where}")
+        if isinstance(mine, nn.Module):
+            for (name, actual), expected in zip(mine.named_buffers(), model.buffers()):
+                assert_close(actual, expected, tolerance, f"buffer {name} {where}")
+        if not gradients:
+            return
+        my_trained = list(mine.parameters()) if isinstance(mine, nn.Module) else []
+        tiling.backward(weighted_loss(my_outputs), [*my_trained, *my_extra], exchanger)
+        for i, (actual, expected) in enumerate(zip(my_images, images)):
+            assert_close(actual.grad, expected.grad, tolerance, f"gradient of image {i} {where}")
+        for i, (actual, expected) in enumerate(zip([*my_trained, *my_extra], [*trained, *extra])):
+            assert_close(actual.grad, expected.grad, tolerance, f"gradient of parameter {i} {where}")
+
+    on_threads(size, on_tiles)
