@@ -118,7 +118,7 @@ def on_processes(size: int, function: Callable[..., Any], *args: Any, **kwargs: 
 @atexit.register
 def close() -> None:
     for pool in _POOLS.values():
-        for process, pipe in pool:
+        for _, pipe in pool:
             try:
                 pipe.send(None)
             except OSError:
