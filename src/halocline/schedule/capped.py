@@ -1,9 +1,11 @@
 """Capped: work starts whenever a team is idle and its data is there, but only while every rank's live activations stay
 under a cap. With one pipe and cap D it runs like 1F1B, with cap 1 like layer parallelism; with two pipes and cap 1 it
-finds GEMS, with cap D Chimera; and everything between, over any plan.
+finds GEMS, with cap D Chimera; and everything between, over any plan. One pipe with cap 2:
 
-    one pipe, cap 2   stage 0  F0 F1 .. .. B0 F2 B1 F3 ..
-                      stage 1  .. F0 F1 B0 B1 ...
+    rank 0  F0 F1 .. .. .. .. .. B0 F2 B1 F3 .. .. .. .. B2 .. B3
+    rank 1  .. F0 F1 .. .. .. B0 .. B1 F2 .. F3 .. .. B2 .. B3
+    rank 2  .. .. F0 F1 .. B0 .. B1 .. .. F2 .. F3 B2 .. B3
+    rank 3  .. .. .. F0 B0 F1 B1 .. .. .. .. F2 B2 F3 B3
 """
 
 from __future__ import annotations

@@ -105,19 +105,16 @@ def _check_rank(schedule: Schedule, rank: int, places: dict[Instruction, int]) -
             for peer in receive_down:
                 number = at(Instruction(RECEIVE, pipe, stage - 1, m, ACTIVATION, peer))
                 before(number, forward, "a forward needs the activation it receives")
-            for peer in send_down:
-                number = at(Instruction(SEND, pipe, stage, m, ACTIVATION, peer))
-                before(forward, number, "an activation is sent after its forward")
-                before(number, at(Instruction(FREE, pipe, stage, m, ACTIVATION, peer)), "a buffer is freed after its send")
             for peer in receive_up:
                 number = at(Instruction(RECEIVE, pipe, stage, m, GRADIENT, peer))
                 before(number, backward, "a backward needs the gradient it receives")
-            for peer in send_up:
-                number = at(Instruction(SEND, pipe, stage - 1, m, GRADIENT, peer))
-                before(backward, number, "a gradient is sent after its backward")
-                before(
-                    number, at(Instruction(FREE, pipe, stage - 1, m, GRADIENT, peer)), "a buffer is freed after its send"
-                )
+            outgoing = [(forward, stage, ACTIVATION, peer) for peer in send_down]
+            outgoing += [(backward, stage - 1, GRADIENT, peer) for peer in send_up]
+            for made, boundary, what, peer in outgoing:
+                number = at(Instruction(SEND, pipe, boundary, m, what, peer))
+                before(made, number, "a tensor is sent after it is made")
+                freed = at(Instruction(FREE, pipe, boundary, m, what, peer))
+                before(number, freed, "a buffer is freed after its send")
             before(done, at(Instruction(FREE, pipe, stage, m)), "a stage's tensors are freed after their last use")
             final[stage] = max(final.get(stage, -1), done)
             # Stages that share their ranks hand over without a message: then this list itself must have the order.
@@ -142,7 +139,7 @@ def _check_rank(schedule: Schedule, rank: int, places: dict[Instruction, int]) -
 def _neighbours(schedule: Schedule, rank: int) -> dict[tuple[int, int], tuple[list[int], ...]]:
     """(pipe, stage) -> the peers this rank receives activations from, sends them to, and the same for gradients."""
     layout, last = schedule.layout, len(schedule.plan.stages) - 1
-    found = {}
+    found: dict[tuple[int, int], tuple[list[int], ...]] = {}
     for role in layout.roles(rank):
         pipe, stage = role.pipe, role.stage
         above = layout.links(pipe, stage - 1, ACTIVATION) if stage else ()
@@ -187,7 +184,7 @@ def _stray(schedule: Schedule, rank: int, places: dict[Instruction, int]) -> str
             owner, slot = stage + 1, 3
         if (pipe, owner) not in roles or peer not in neighbours[pipe, owner][slot]:
             return shown
-    for instruction, number in places.items():
+    for instruction in places:
         if instruction.kind == BACKWARD:
             halves = {instruction._replace(kind=kind) for kind in (BACKWARD_INPUT, BACKWARD_WEIGHT)}
             for half in halves & places.keys():

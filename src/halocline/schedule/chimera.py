@@ -1,13 +1,14 @@
 """Chimera: two mirrored pipes run at once and fill each other's bubbles: (D-2)/(2N+D-2) where forward and backward take
-equally long, against (D-1)/(N+D-1) for 1F1B. A rank holds at most D activations.
+equally long, against (D-1)/(N+D-1) for 1F1B. A rank holds at most D activations. F and B are pipe 0, f and b pipe 1:
 
-    rank 0  F0 .. F2 f1 .. f3 b1 B0 b3 B2         (F, B: pipe 0 downwards; f, b: pipe 1 upwards)
-    rank 1  .. F0 f1 F2 f3 b1 B0 b3 B2 ..
-    rank 2  .. f1 F0 f3 F2 B0 b1 B2 b3 ..
-    rank 3  f1 .. f3 F0 .. F2 B0 b1 B2 b3
+    rank 0  F0 F2 .. f1 b1 f3 b3 B0 .. B2
+    rank 1  .. F0 f1 F2 f3 b1 B0 b3 B2
+    rank 2  .. f1 F0 f3 F2 B0 b1 B2 b3
+    rank 3  f1 f3 .. F0 B0 F2 B2 b1 .. b3
 
-The order is found by list scheduling with equal forward and backward times and room for D activations, which gives the
-published makespan 2N + D - 2 on plain stages and an order that works on tiled ones, where the two pipes' teams overlap.
+The order is found by list scheduling with equal forward and backward times and room for D activations. On plain stages
+that gives the published makespan 2N + D - 2 where N is a multiple of D, and on tiled ones, where the two pipes' teams
+overlap, an order that works.
 """
 
 from __future__ import annotations

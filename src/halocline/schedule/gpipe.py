@@ -1,9 +1,9 @@
 """GPipe: all forwards, then all backwards. Bubble (D-1)/(N+D-1); every microbatch's activations are held at once.
 
-    stage 0  F0 F1 F2 F3 .. .. .. .. .. .. B0 B1 B2 B3
-    stage 1  .. F0 F1 F2 F3 .. .. .. .. B0 B1 B2 B3
-    stage 2  .. .. F0 F1 F2 F3 .. .. B0 B1 B2 B3
-    stage 3  .. .. .. F0 F1 F2 F3 B0 B1 B2 B3
+rank 0  F0 F1 F2 F3 .. .. .. .. .. .. B0 B1 B2 B3
+rank 1  .. F0 F1 F2 F3 .. .. .. .. B0 B1 B2 B3
+rank 2  .. .. F0 F1 F2 F3 .. .. B0 B1 B2 B3
+rank 3  .. .. .. F0 F1 F2 F3 B0 B1 B2 B3
 """
 
 from __future__ import annotations

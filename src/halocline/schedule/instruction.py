@@ -2,14 +2,14 @@
 
 Every reader of a schedule (checker, simulator, executor, timeline, energy) reads these and nothing else.
 
-| instruction                              | the rank ...                                                                  |
-|------------------------------------------|-------------------------------------------------------------------------------|
-| forward, recompute, backward             | computes with its team; waits for what it received first                      |
-| backward-input, backward-weight          | the two halves of a backward, where a schedule separates them                 |
-| send, receive                            | starts a message; neither waits here, the consumer of a received tensor does  |
-| free                                     | drops a stage's tensors of one microbatch, or a sent buffer (after waiting)   |
-| reduce                                   | starts summing a stage's gradients over all ranks that share its parameters   |
-| step                                     | waits for the reductions and updates its parameters                           |
+| instruction                     | the rank ...                                                                 |
+|---------------------------------|------------------------------------------------------------------------------|
+| forward, recompute, backward    | computes with its team; waits for what it received first                     |
+| backward-input, backward-weight | the two halves of a backward, where a schedule separates them                |
+| send, receive                   | starts a message; neither waits here, the consumer of a received tensor does |
+| free                            | drops a stage's tensors of one microbatch, or a sent buffer (after waiting)  |
+| reduce                          | starts summing a stage's gradients over all ranks that share its parameters  |
+| step                            | waits for the reductions and updates its parameters                          |
 
 A message belongs to the boundary below its `stage`: the activation that stage s hands to s + 1, or the gradient it gets
 back. Both ends name it alike. A backward includes the recomputation of a stage that keeps only its input, unless a

@@ -1,10 +1,10 @@
 """Interleaved 1F1B: each of D places holds v stages (chunks), so the pipe fills v times faster: bubble (D-1)/(vN+D-1).
 
-Two places with two chunks each (stages 0, 2 and 1, 3), four microbatches; F and B act on the first chunk, f and b on the
-second:
+Two places with two chunks each (stages 0, 2 and 1, 3) and four microbatches; F and B act on a place's first stage, f
+and b on its second, each half as long as in the other drawings:
 
-    place 0  F0 F1 f0 f1 F2 .. b0 F3 b1 f2 B0 f3 B1 .. b2 b3 B2 B3
-    place 1  .. F0 F1 f0 b0 f1 b1 F2 B0 F3 B1 f2 b2 f3 b3 B2 B3
+    rank 0  F0 F1 f0 f1 F2 b0 F3 b1 f2 B0 f3 B1 .. b2 .. b3 B2 B3
+    rank 1  .. F0 F1 f0 b0 f1 b1 F2 B0 F3 B1 f2 b2 f3 b3 B2 B3
 """
 
 from __future__ import annotations

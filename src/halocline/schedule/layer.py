@@ -1,9 +1,9 @@
 """Layer parallelism: one microbatch at a time goes down the stages and back. One rank is busy, one microbatch is held.
 
-    stage 0  F0 .. .. .. .. .. .. B0 F1 ..
-    stage 1  .. F0 .. .. .. .. B0 .. .. F1
-    stage 2  .. .. F0 .. .. B0 .. .. .. ..
-    stage 3  .. .. .. F0 B0 .. .. .. .. ..
+rank 0  F0 .. .. .. .. .. .. B0 F1 .. .. .. .. .. .. B1
+rank 1  .. F0 .. .. .. .. B0 .. .. F1 .. .. .. .. B1
+rank 2  .. .. F0 .. .. B0 .. .. .. .. F1 .. .. B1
+rank 3  .. .. .. F0 B0 .. .. .. .. .. .. F1 B1
 """
 
 from __future__ import annotations

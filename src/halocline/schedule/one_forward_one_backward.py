@@ -1,15 +1,18 @@
 """1F1B: a few forwards to fill the pipe, then one forward and one backward in turn. GPipe's bubble, fewer activations:
 stage s holds min(D - s, N).
 
-    stage 0  F0 F1 F2 F3 .. .. .. B0 .. B1 .. B2 .. B3
-    stage 1  .. F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3
-    stage 2  .. .. F0 F1 .. B0 F2 B1 F3 B2 .. B3
-    stage 3  .. .. .. F0 B0 F1 B1 F2 B2 F3 B3
+    rank 0  F0 F1 F2 F3 .. .. .. B0 .. B1 .. B2 .. B3
+    rank 1  .. F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3
+    rank 2  .. .. F0 F1 .. B0 F2 B1 F3 B2 .. B3
+    rank 3  .. .. .. F0 B0 F1 B1 F2 B2 F3 B3
 
 With early recompute (R), a stage that keeps only its input rebuilds the rest of the next microbatch while it waits for
-that microbatch's gradient, instead of inside the backward:
+that microbatch's gradient, instead of inside the backward. Here all stages but the last do:
 
-    stage 2  .. .. F0 F1 R0 B0 F2 R1 B1 ...
+    rank 0  F0 F1 F2 F3 R0 .. .. B0 R1 .. B1 R2 .. B2 R3 B3
+    rank 1  .. F0 F1 F2 R0 .. B0 F3 R1 B1 R2 .. B2 R3 B3
+    rank 2  .. .. F0 F1 R0 B0 F2 R1 B1 F3 R2 B2 R3 B3
+    rank 3  .. .. .. F0 B0 F1 B1 F2 B2 .. F3 B3
 """
 
 from __future__ import annotations
