@@ -1,1 +1,10 @@
-"""TODO."""
+"""What it would cost: a schedule and a cost table become makespan, bubble, memory per rank, and drawings of them.
+
+Nothing here imports torch; a measured timeline in the same events can be drawn with the same functions.
+"""
+
+from halocline.simulate.costs import Costs
+from halocline.simulate.event import Event
+from halocline.simulate.simulator import Simulation, simulate
+
+__all__ = ["Costs", "Event", "Simulation", "simulate"]
