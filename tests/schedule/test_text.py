@@ -19,7 +19,12 @@ def plans(draw: st.DrawFn) -> Plan:
     grids = draw(st.lists(st.sampled_from([(1, 1), (1, 2), (2, 2)]), min_size=places, max_size=places))
     recompute = draw(st.booleans())
     stages = tuple(
-        Stage((s, s + 1), tiles=grids[s % places], lanes=draw(st.integers(1, 2)) if chunks == 1 else 1, recompute=recompute)
+        Stage(
+            (s, s + 1),
+            tiles=grids[s % places],
+            lanes=draw(st.integers(1, 2)) if chunks == 1 else 1,
+            recompute=recompute,
+        )
         for s in range(places * chunks)
     )
     return Plan(stages, schedule, microbatches, pipes, replicas=draw(st.integers(1, 2)), chunks=chunks)

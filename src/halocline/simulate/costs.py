@@ -69,7 +69,9 @@ class Costs:
             _require_number(name, getattr(self, name))
         _require_number("bandwidth", self.bandwidth, finite=False)
         if not self.bandwidth > 0:
-            raise ValueError(f"bandwidth = {self.bandwidth:g} is not above 0: no message would arrive, leave it out for inf")
+            raise ValueError(
+                f"bandwidth = {self.bandwidth:g} is not above 0: no message would arrive, leave it out for inf"
+            )
 
     def per_stage(self, plan: Plan) -> tuple[StageCosts, ...]:
         """One row per stage of the plan."""

@@ -86,7 +86,7 @@ class _Run:
         self.latency, self.bandwidth, self.step_time = costs.latency, costs.bandwidth, costs.step
         self.durations = _durations(schedule, self.stages)
         self.recomputed = {row for rank in schedule.ranks for row in rank if row.kind == RECOMPUTE}
-        self.message_bytes = _message_bytes(schedule, self.stages)
+        self.message_bytes, self.outgoing = _message_bytes(schedule, self.stages)
         self.clock = [0.0 for _ in ranks]
         self.busy = [0.0 for _ in ranks]
         self.reducing = [0.0 for _ in ranks]
@@ -136,6 +136,8 @@ class _Run:
                 self._hold(rank, self.stages[stage].activation_bytes - (received if kind == FORWARD else 0.0))
                 self.activations[rank] += 1
                 self.peak_activations[rank] = max(self.peak_activations[rank], self.activations[rank])
+            if needs_message:
+                self._hold(rank, self.outgoing.get((pipe, stage if kind == FORWARD else stage - 1, what, rank), 0.0))
             if kind != FORWARD:
                 self.memory[rank] -= received
 
@@ -152,7 +154,6 @@ class _Run:
             self.link_free[source, target] = left
             self.departures[source, instruction._replace(kind=FREE)] = left
             self.received[consumer] = self.received.get(consumer, 0.0) + size
-            self._hold(source, size)
             self._hold(target, size)
         if self.events is not None:
             asked = self.clock[target]
@@ -222,22 +223,28 @@ def _durations(schedule: Schedule, stages: tuple[StageCosts, ...]) -> dict[tuple
     return table
 
 
-def _message_bytes(schedule: Schedule, stages: tuple[StageCosts, ...]) -> dict[tuple[int, int, str, int], float]:
-    """(pipe, boundary, what, target) -> bytes of each message: the target's share of the boundary, in equal parts from
-    all that send to it."""
+Sizes = dict[tuple[int, int, str, int], float]
+
+
+def _message_bytes(schedule: Schedule, stages: tuple[StageCosts, ...]) -> tuple[Sizes, Sizes]:
+    """(pipe, boundary, what, target) -> bytes of each message to it: its share of the boundary, in equal parts from all
+    that send to it; and the same with the source -> bytes of all that it sends there."""
     layout, plan = schedule.layout, schedule.plan
-    sizes: dict[tuple[int, int, str, int], float] = {}
+    sizes: Sizes = {}
+    outgoing: Sizes = {}
     for pipe in range(plan.pipes):
         for boundary in range(len(plan.stages) - 1):
             whole = stages[boundary + 1].boundary_bytes
             if not whole:
                 continue
             for what, stage in ((ACTIVATION, plan.stages[boundary + 1]), (GRADIENT, plan.stages[boundary])):
-                targets = [link.target for link in layout.links(pipe, boundary, what)]
-                for target in targets:
-                    share = whole / (stage.tile_count * stage.lanes)
-                    sizes[pipe, boundary, what, target] = share / targets.count(target)
-    return sizes
+                links = layout.links(pipe, boundary, what)
+                targets = [link.target for link in links]
+                for source, target in links:
+                    size = whole / (stage.tile_count * stage.lanes) / targets.count(target)
+                    sizes[pipe, boundary, what, target] = size
+                    outgoing[pipe, boundary, what, source] = outgoing.get((pipe, boundary, what, source), 0.0) + size
+    return sizes, outgoing
 
 
 def _weights(schedule: Schedule, rank: int, stages: tuple[StageCosts, ...]) -> float:
