@@ -1,7 +1,7 @@
 """The layout: a plan with ranks on it. Rank <-> (replica, pipe, stage, tile, lane, tensor), and who talks to whom.
 
-Inside a replica, stage 0's ranks come first (tiles row-major, lanes consecutive, tensor ranks innermost), then stage 1's,
-and so on. The second pipe is the first one seen in a mirror: its local rank r sits on n - 1 - r.
+Inside a replica, stage 0's ranks come first (tiles row-major, lanes consecutive, tensor ranks innermost), then stage
+1's, and so on. The second pipe is the first one seen in a mirror: its local rank r sits on n - 1 - r.
 
     2x2 tiles, then two plain stages, two pipes (n = 6)      rank    0     1     2     3     4     5
                                                              pipe 0  s0t0  s0t1  s0t2  s0t3  s1    s2
@@ -70,7 +70,9 @@ class Layout:
     def roles(self, rank: int) -> tuple[Role, ...]:
         """A global rank's roles: one per pipe and chunk, pipe 0 first, stages ascending."""
         if not 0 <= rank < self.world_size:
-            raise ValueError(f"rank {rank} is outside the plan's {self.world_size} ranks: use 0 to {self.world_size - 1}")
+            raise ValueError(
+                f"rank {rank} is outside the plan's {self.world_size} ranks: use 0 to {self.world_size - 1}"
+            )
         replica, local = divmod(rank, self.ranks_per_replica)
         return tuple(role._replace(replica=replica) for role in self._local_roles[local])
 

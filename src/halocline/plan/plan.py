@@ -48,11 +48,11 @@ class Plan:
     replicas: int = 1
     """Data-parallel copies of everything above."""
     chunks: int = 1
-    """Stages per rank when interleaved: stage s shares its ranks with stages s + D, s + 2D, ... (D = stages / chunks)."""
+    """Stages per rank when interleaved: stage s shares its ranks with s + D, s + 2D, ... (D = stages / chunks)."""
     passes: int | None = None
     """gems only: how many passes through the pipes the microbatches form; one microbatch each when left out."""
     cap: float | None = None
-    """capped only: the most activations a rank may hold, in microbatches of one stage (or bytes, where costs give bytes)."""
+    """capped only: the most activations a rank may hold, in microbatches of one stage (bytes, where costs are bytes)."""
     fused: int = 0
     """Blocks that share one halo exchange in tiled stages (D2); 0 exchanges before each layer."""
     batch: int | None = None
@@ -72,7 +72,9 @@ class Plan:
         if self.cap is not None:
             require_type("cap", self.cap, float, "a number above 0")
             if not self.cap > 0:
-                raise ValueError(f"cap = {self.cap} is not above 0: a rank must hold at least one activation, use cap = 1")
+                raise ValueError(
+                    f"cap = {self.cap} is not above 0: a rank must hold at least one activation, use cap = 1"
+                )
         if self.schedule == "capped" and self.pipes == 2 and self.microbatches < 2:
             raise ValueError("microbatches = 1 leaves the second pipe empty: use microbatches = 2 or pipes = 1")
         require_type("fused", self.fused, int, "0, or the number of blocks per exchange")
@@ -125,7 +127,7 @@ class Plan:
         cls, flags: Flags | Sequence[str] | None = None, *, layers: int | None = None, **fields: Any
     ) -> Plan:
         """The plan that now-dl's or Merak's command line describes: a Flags, a list of words, or the flags by name."""
-        from halocline.plan.flags import plan_from_flags
+        from halocline.plan.from_flags import plan_from_flags
 
         return plan_from_flags(flags, layers=layers, **fields)
 
@@ -156,7 +158,9 @@ class Plan:
     def _check_stages(self) -> None:
         require_type("stages", self.stages, tuple, "at least one stage")
         if not self.stages:
-            raise ValueError("stages is empty: a plan needs at least 1 stage")
+            raise ValueError(
+                "stages has 0 entries: a plan needs at least 1 stage, e.g. [[stages]] with layers = [0, 1]"
+            )
         end = 0
         for index, stage in enumerate(self.stages):
             require_type(f"stages[{index}]", stage, Stage, "a Stage")
@@ -178,10 +182,12 @@ class Plan:
         if self.pipes not in (1, 2):
             raise ValueError(f"pipes = {self.pipes}: use 1, or 2 for a mirrored pipe")
         if self.schedule in MIRRORED and self.pipes != 2:
-            raise ValueError(f"schedule = {self.schedule!r} runs two mirrored pipes but pipes = {self.pipes}: use pipes = 2")
+            raise ValueError(
+                f"schedule = {self.schedule!r} runs two mirrored pipes but pipes = {self.pipes}: use pipes = 2"
+            )
         if self.pipes == 2 and self.schedule not in (*MIRRORED, "capped"):
             raise ValueError(
-                f"pipes = 2 but schedule = {self.schedule!r} runs one: use pipes = 1, or schedule gems, chimera or capped"
+                f"pipes = 2 but schedule = {self.schedule!r} runs 1: use pipes = 1, or schedule gems, chimera or capped"
             )
         if self.schedule == "chimera":
             stages = len(self.stages)
@@ -199,14 +205,18 @@ class Plan:
     def _check_chunks(self) -> None:
         if self.schedule == "interleaved":
             if self.chunks < 2:
-                raise ValueError(f"schedule = 'interleaved' with chunks = {self.chunks} is 1f1b: use chunks = 2 or more, or 1f1b")
+                raise ValueError(
+                    f"schedule = 'interleaved' with chunks = {self.chunks} is 1f1b: use chunks = 2 or more, or 1f1b"
+                )
         elif self.chunks != 1:
-            raise ValueError(f"chunks = {self.chunks} but schedule = {self.schedule!r} takes 1: use schedule interleaved")
+            raise ValueError(
+                f"chunks = {self.chunks} but schedule = {self.schedule!r} takes 1: use schedule interleaved"
+            )
         stages = len(self.stages)
         if stages % self.chunks:
             raise ValueError(
-                f"{stages} stages do not divide into chunks = {self.chunks} ({stages} % {self.chunks} = "
-                f"{stages % self.chunks}): use {stages - stages % self.chunks or self.chunks} stages or another number of chunks"
+                f"stages = {stages} do not divide into chunks = {self.chunks} ({stages} % {self.chunks} = "
+                f"{stages % self.chunks}): use {stages - stages % self.chunks or self.chunks} stages or other chunks"
             )
         places = self.places
         for index, stage in enumerate(self.stages[places:], start=places):
@@ -218,14 +228,17 @@ class Plan:
                 )
         if self.schedule == "interleaved" and self.microbatches % places:
             raise ValueError(
-                f"schedule = 'interleaved' needs microbatches to be a multiple of stages / chunks: {self.microbatches} % "
-                f"{places} = {self.microbatches % places}, use {self.microbatches - self.microbatches % places + places}"
+                f"microbatches = {self.microbatches} is not a multiple of stages / chunks = {places}, which schedule "
+                f"'interleaved' needs ({self.microbatches} % {places} = {self.microbatches % places}): "
+                f"use {self.microbatches - self.microbatches % places + places}"
             )
 
     def _check_passes(self) -> None:
         if self.schedule != "gems":
             if self.passes is not None:
-                raise ValueError(f"passes = {self.passes} belongs to schedule gems, not {self.schedule!r}: leave it out")
+                raise ValueError(
+                    f"passes = {self.passes} belongs to schedule gems, not {self.schedule!r}: leave it out"
+                )
             return
         passes = self.microbatches if self.passes is None else self.passes
         require_degree("passes", passes)
@@ -271,7 +284,8 @@ class Plan:
                 continue
             if len(stage.tiles) != len(self.image):
                 raise ValueError(
-                    f"stages[{index}].tiles has {len(stage.tiles)} dims and the image {len(self.image)}: give one number per dim"
+                    f"stages[{index}].tiles has {len(stage.tiles)} dims and the image {len(self.image)}: "
+                    f"give one number per dim"
                 )
             for name, count, size in zip(("height", "width", "depth"), stage.tiles, self.image):
                 if count > size:

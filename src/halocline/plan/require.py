@@ -14,6 +14,8 @@ def require_type(field: str, value: object, kind: type, fix: str) -> None:
         return
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return
+    if kind is tuple and isinstance(value, list):
+        raise ValueError(f"{field} = {value!r} is a list, which could change under a plan: give a tuple, {fix}")
     raise ValueError(f"{field} = {value!r} is not {_WORDS.get(kind, kind.__name__)}: give {fix}")
 
 

@@ -1,4 +1,4 @@
-"""A stage: consecutive layers placed together, and the shape of the team of ranks that runs them. Knows no rank numbers."""
+"""A stage: consecutive layers placed together, and the shape of the team that runs them. Knows no rank numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Stage:
     def __post_init__(self) -> None:
         require_type("stage.layers", self.layers, tuple, "two whole numbers, e.g. [0, 4]")
         if len(self.layers) != 2:
-            raise ValueError(f"stage.layers has {len(self.layers)} numbers, not 2: write [first, last + 1], e.g. [0, 4]")
+            raise ValueError(
+                f"stage.layers has {len(self.layers)} numbers, not 2: write [first, last + 1], e.g. [0, 4]"
+            )
         first, stop = self.layers
         require_type("stage.layers", first, int, "whole numbers")
         require_type("stage.layers", stop, int, "whole numbers")

@@ -20,9 +20,11 @@ def read(text: str) -> Plan:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"not valid TOML: {error}") from error
+        raise ValueError(f"the plan is not valid TOML: {error}: write one key = value per line") from error
     if "stages" not in data:
-        raise ValueError("stages is missing: a plan needs at least one [[stages]] table with layers = [first, last + 1]")
+        raise ValueError(
+            "stages is missing: a plan needs at least one [[stages]] table with layers = [first, last + 1]"
+        )
     require_type("stages", data["stages"], list, "[[stages]] tables")
     stages = []
     for index, table in enumerate(data.pop("stages")):
@@ -31,10 +33,10 @@ def read(text: str) -> Plan:
         if "layers" not in table:
             raise ValueError(f"{where}.layers is missing: write layers = [first, last + 1]")
         try:
-            stages.append(Stage(**_fields(Stage, table)))
+            stages.append(Stage(**_fields(Stage, table, "stage.")))
         except ValueError as error:
             raise ValueError(str(error).replace("stage.", f"{where}.", 1)) from error
-    return Plan(stages=tuple(stages), **_fields(Plan, data))
+    return Plan(stages=tuple(stages), **_fields(Plan, data, ""))
 
 
 def write(plan: Plan) -> str:
@@ -44,10 +46,10 @@ def write(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _fields(cls: type, table: dict[str, Any]) -> dict[str, Any]:
+def _fields(cls: type, table: dict[str, Any], where: str) -> dict[str, Any]:
     known = [field.name for field in dataclasses.fields(cls)]
     for key in table:
-        require_choice("key", key, known)
+        require_choice(f"{where}key", key, known)
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
