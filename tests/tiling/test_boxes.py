@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -87,7 +88,7 @@ def test_output_cuts_rise_and_cover(reach: Reach, size: int, data: st.DataObject
     cuts = (0, *sorted(inner), size)
     result = out_cuts(reach, cuts)
     assert len(result) == len(cuts) and result[0] == 0 and result[-1] == reach.out_size(size)
-    assert all(a <= b for a, b in zip(result, result[1:]))
+    assert all(a <= b for a, b in pairwise(result))
 
 
 def test_layers_of_a_residual_block_are_cut_alike() -> None:

@@ -86,7 +86,7 @@ def test_a_process_that_does_not_answer_is_named() -> None:
 
 def test_a_thread_that_does_not_answer_is_named() -> None:
     a, _ = ThreadExchanger.connect(2, deadline=0.05)
-    with pytest.raises(ExchangeTimeout, match="rank 0 of 2 waited 0.05 s for rank 1"):
+    with pytest.raises(ExchangeTimeout, match=r"rank 0 of 2 waited 0\.05 s for rank 1"):
         a.start({}, {1: torch.zeros(1)})()
 
 
