@@ -2,6 +2,7 @@
 
 import math
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -106,7 +107,7 @@ def test_events_are_kept_only_on_request_and_do_not_overlap() -> None:
             (e.start, e.end) for e in result.events if e.rank == rank and e.instruction.kind in (FORWARD, BACKWARD)
         )
         assert len(computed) == 16
-        assert all(end <= start for (_, end), (start, _) in zip(computed, computed[1:]))
+        assert all(end <= start for (_, end), (start, _) in pairwise(computed))
         assert sum(end - start for start, end in computed) == pytest.approx(result.busy[rank])
 
 

@@ -87,9 +87,10 @@ def _read_instruction(words: list[str]) -> Instruction:
     if kind == STEP:
         return _whole(Instruction(STEP), words)
     if kind == REDUCE:
-        return _whole(Instruction(REDUCE, 0, *_numbers(rest, "s", kind)), words)
+        return _whole(Instruction(REDUCE, 0, _numbers(rest, "s", kind)[0]), words)
     if kind in COMPUTE or (kind == FREE and rest[:1] not in ([ACTIVATION], [GRADIENT])):
-        return _whole(Instruction(kind, *_numbers(rest, "psm", kind)), words)
+        pipe, stage, microbatch = _numbers(rest, "psm", kind)
+        return _whole(Instruction(kind, pipe, stage, microbatch), words)
     require_choice(f"{kind}'s tensor", rest[0] if rest else "", (ACTIVATION, GRADIENT))
     arrow = "<-" if kind == RECEIVE else "->"
     if len(rest) != 6 or rest[4] != arrow or not rest[5].isdecimal():

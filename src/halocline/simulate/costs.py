@@ -32,8 +32,8 @@ class StageCosts(NamedTuple):
 class Costs:
     """Durations in any one unit, sizes in bytes. Every amount is one number, or one per stage.
 
-    With chunks, durations and sizes are those of a whole place, of which each of its stages takes an equal part, so that
-    the same table compares an interleaved schedule with others; a list with one number per stage is taken as it is.
+    With chunks, durations and sizes are those of a whole place, of which each of its stages takes an equal part, so
+    that the same table compares an interleaved schedule with others; a list with one number per stage is taken as it is.
     """
 
     forward: Amount = 1.0
@@ -81,8 +81,8 @@ class Costs:
         for stage, (whole, half) in enumerate(zip(backward, weight)):
             if half > whole:
                 raise ValueError(
-                    f"weight = {half:g} is longer than backward = {whole:g} in stage {stage}: it is a part of the backward, "
-                    f"use at most {whole:g}"
+                    f"weight = {half:g} is longer than backward = {whole:g} in stage {stage}: "
+                    f"it is a part of the backward, use at most {whole:g}"
                 )
         recompute = forward if self.recompute is None else _spread("recompute", self.recompute, plan)
         return tuple(
@@ -101,7 +101,7 @@ class Costs:
 
 
 def _spread(name: str, amount: Amount, plan: Plan, shared: bool = True) -> list[float]:
-    """The amount of each stage. What belongs to a place is shared by its chunks; a boundary has one size wherever it is."""
+    """The amount of each stage. What belongs to a place is shared by its chunks; a boundary is not."""
     part = plan.chunks if shared else 1
     stages, places = len(plan.stages), plan.places
     if isinstance(amount, (int, float)):

@@ -1,4 +1,4 @@
-"""The simulator: runs a schedule on a clock. It knows instructions and a cost table, and nothing of how either was made.
+"""The simulator: runs a schedule on a clock. It knows instructions and costs, and nothing of how either was made.
 
 - An operation starts when every rank of its team is free and all that it receives has arrived.
 - Neither send nor receive blocks. A message goes out when its ordered pair of ranks is free, takes bytes / bandwidth to
