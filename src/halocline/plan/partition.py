@@ -141,8 +141,8 @@ def _uniform(layers: int, stages: int) -> Ranges:
     last = layers - size * (stages - 1)
     if last < 1:
         raise ValueError(
-            f"partition_method = 'uniform' puts {size} layers on each stage and leaves none of {layers} for the last of "
-            f"{stages}: use uniform_floor, or {math.ceil(layers / size)} stages"
+            f"partition_method = 'uniform' puts {size} layers on each stage and leaves none of {layers} for the last "
+            f"of {stages}: use uniform_floor, or {math.ceil(layers / size)} stages"
         )
     return _ranges([size] * (stages - 1) + [last])
 
@@ -157,16 +157,20 @@ def _uniform_transformer(kinds: Sequence[str], stages: int) -> Ranges:
         shares = _even_blocks("transformer", len(blocks), stages)
     elif stages % 2:
         raise ValueError(
-            f"stages = {stages} is odd: uniform_transformer gives half of them to the {encoders} encoder blocks and half "
-            f"to the {decoders} decoder blocks, use {stages + 1} stages or a custom list"
+            f"stages = {stages} is odd: uniform_transformer gives half of them to the {encoders} encoder blocks and "
+            f"half to the {decoders} decoder blocks, use {stages + 1} stages or a custom list"
         )
     else:
         half = stages // 2
         shares = _even_blocks("encoder", encoders, half) + _even_blocks("decoder", decoders, half)
-    # A stage starts at its first block, so whatever stands between two blocks (a decoder's embedding) stays with the
-    # block before it, and the head with the last stage.
-    firsts = [blocks[count] for count in accumulate(shares[:-1])]
-    return tuple(pairwise([0, *firsts, len(kinds)]))
+    bounds = [0]
+    for count in accumulate(shares[:-1]):
+        # A stage starts at its first block, or at an embedding just before it, which no other stage needs.
+        first = blocks[count]
+        while kinds[first - 1] == "embedding":
+            first -= 1
+        bounds.append(first)
+    return tuple(pairwise([*bounds, len(kinds)]))
 
 
 def _even_blocks(what: str, blocks: int, stages: int) -> list[int]:

@@ -52,7 +52,7 @@ class Plan:
     passes: int | None = None
     """gems only: how many passes through the pipes the microbatches form; one microbatch each when left out."""
     cap: float | None = None
-    """capped only: the most activations a rank may hold, in microbatches of one stage (bytes, where costs are bytes)."""
+    """capped only: the most activations a rank may hold, in microbatches of one stage (or bytes, if costs are)."""
     fused: int = 0
     """Blocks that share one halo exchange in tiled stages (D2); 0 exchanges before each layer."""
     batch: int | None = None
