@@ -177,16 +177,21 @@ class TransposedWindow:
     def span(self) -> int:
         return self.dilation * (self.kernel - 1) + 1
 
+    @property
+    def apart(self) -> int:
+        """The span, or the stride where that is longer: an output that no input writes needs the input before it."""
+        return max(self.span, self.stride)
+
     def out_size(self, size: int) -> int:
         return max(0, (size - 1) * self.stride - 2 * self.padding + self.span + self.output_padding)
 
     def needs(self, out: Interval) -> Interval:
-        start = -(-(out[0] + self.padding - self.span + 1) // self.stride)
+        start = -(-(out[0] + self.padding - self.apart + 1) // self.stride)
         return start, max(start, (out[1] - 1 + self.padding) // self.stride + 1)
 
     def gives(self, held: Interval, size: int) -> Interval:
         out_size = self.out_size(size)
-        start = 0 if held[0] <= 0 else (held[0] - 1) * self.stride + self.span - self.padding
+        start = 0 if held[0] <= 0 else (held[0] - 1) * self.stride + self.apart - self.padding
         stop = out_size if held[1] >= size else held[1] * self.stride - self.padding
         return _given(start, stop, out_size)
 
