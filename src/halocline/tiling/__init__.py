@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from halocline.tiling.cutting import redistribute, tile
     from halocline.tiling.exchanger import Exchanger, NoCommunication, ThreadExchanger, Traffic, traffic
+    from halocline.tiling.fusion import fuse, fused, run_fused
     from halocline.tiling.gradient import backward
     from halocline.tiling.spec import TileSpec
     from halocline.tiling.tensor import TileTensor, UntiledOperation, rule
@@ -24,8 +25,11 @@ _HOMES = {
     "Traffic": "exchanger",
     "UntiledOperation": "tensor",
     "backward": "gradient",
+    "fuse": "fusion",
+    "fused": "fusion",
     "redistribute": "cutting",
     "rule": "tensor",
+    "run_fused": "fusion",
     "tile": "cutting",
     "traffic": "exchanger",
 }
@@ -39,8 +43,11 @@ __all__ = [
     "Traffic",
     "UntiledOperation",
     "backward",
+    "fuse",
+    "fused",
     "redistribute",
     "rule",
+    "run_fused",
     "tile",
     "traffic",
 ]

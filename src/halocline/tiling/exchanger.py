@@ -52,6 +52,8 @@ class Exchanger(ABC):
         self.deadline = deadline
         """Seconds to wait for a peer before `ExchangeTimeout` is raised."""
         self.counter = Traffic()
+        self.watcher: Callable[..., None] | None = None
+        """Told of every window that is worked out for this rank's tiles: (spec, reaches, output spec)."""
 
     def start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
         """Begin sending `sends` and filling `receives` (both by peer); the returned function waits for the end.

@@ -54,9 +54,18 @@ def given(reaches: tuple[Reach, ...], held: Box, size: tuple[int, ...]) -> Box:
     return tuple(r.gives(i, n) for r, i, n in zip(reaches, held, size))
 
 
-@lru_cache(maxsize=4096)
 def geometry(spec: TileSpec, reaches: tuple[Reach, ...], own_padding: bool = True) -> Geometry:
-    """Work out an operator with one reach per spatial dim.
+    """How an operator with one reach per spatial dim runs on the tiles of `spec`."""
+    where = _geometry(spec, reaches, own_padding)
+    watcher = spec.exchanger.watcher
+    if watcher is not None:
+        watcher(spec, reaches, where.out)
+    return where
+
+
+@lru_cache(maxsize=4096)
+def _geometry(spec: TileSpec, reaches: tuple[Reach, ...], own_padding: bool) -> Geometry:
+    """Work out an operator.
 
     `own_padding` says that the operator can add equal padding on both sides of a dim by itself, without a copy.
     When every rank already holds what it needs, margins are used and shrink; else each rank fetches what it needs.
