@@ -1,90 +1,184 @@
-"""Batch normalisation with the statistics of the whole image: each rank's mean and centred square sum are merged.
+"""Batch normalisation with the statistics of the whole image, SyncBatchNorm included.
 
-Statistics are over owned pixels only; the normalisation acts on all the pixels held. Knows nothing of messages.
+Statistics are over owned pixels only; the normalisation acts on all the pixels held. One collective in the forward and
+one in the backward.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache, wraps
 from math import prod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNormModule
 
-from halocline.tiling.boxes import slices
-from halocline.tiling.exchanger import Exchanger
-from halocline.tiling.route import index
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.statistics import LOW_PRECISION, merge, owned_part, owned_pixels
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
+Running = tuple[Tensor | None, Tensor | None, float]
+"""Running mean, running variance and momentum."""
 
-def merged_statistics(owned: Tensor, count: int, exchanger: Exchanger) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance per channel (dim 1) over all ranks' `owned` values, `count` in all.
 
-    Merged as Chan, Golub and LeVeque (1979) do: no difference of large squares, so nothing cancels.
-    """
-    dims = [d for d in range(owned.ndim) if d != 1]
-    wide = owned.float() if owned.dtype in (torch.float16, torch.bfloat16) else owned
-    mine = owned.numel() // owned.shape[1]
-    if mine:
-        variance, mean = torch.var_mean(wide, dims, correction=0)
-    else:
-        mean = variance = wide.new_zeros(owned.shape[1])
-    if exchanger.size == 1:
-        return mean, variance
-    counts = torch.full((1,), float(mine), dtype=mean.dtype, device=mean.device)
-    parts = torch.stack(exchanger.all_gather(torch.cat([mean, variance, counts])))
-    means, variances, numbers = parts.split([len(mean), len(mean), 1], 1)
-    share = numbers / count
-    mean = (means * share).sum(0)
-    return mean, ((variances + (means - mean).square()) * share).sum(0)
+def _channel_moments(owned: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of this rank's pixels per channel, in at least float32; zeros where it has none."""
+    if not owned.numel():
+        zeros = owned.new_zeros(owned.shape[1], dtype=torch.float32 if owned.dtype in LOW_PRECISION else owned.dtype)
+        return zeros, zeros
+    if not owned.is_cuda and owned.dtype not in LOW_PRECISION:
+        return torch.batch_norm_update_stats(owned, None, None, 0.0)  # the CPU kernel of plain training
+    wide = owned.float() if owned.dtype in LOW_PRECISION else owned
+    variance, mean = torch.var_mean(wide, [d for d in range(owned.ndim) if d != 1], correction=0)
+    return mean, variance
+
+
+def update_running(running: Running, mean: Tensor, variance: Tensor, count: int) -> None:
+    """Move the running statistics towards those of the batch, whose variance is biased and over `count` values."""
+    running_mean, running_var, momentum = running
+    if running_mean is not None:
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+    if running_var is not None:
+        running_var.lerp_((variance * (count / (count - 1))).to(running_var.dtype), momentum)
 
 
 class _BatchNorm(torch.autograd.Function):
+    """Batch normalisation in training, with torch's kernels for given statistics and the rest by hand."""
+
     @staticmethod
     def forward(
         ctx: Any,
         local: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        mean: Tensor,
-        variance: Tensor,
+        running: Running,
         eps: float,
-        own: tuple[Any, ...],
         count: int,
-        exchanger: Exchanger,
+        spec: TileSpec,
     ) -> Tensor:
-        ctx.own, ctx.count, ctx.exchanger = own, count, exchanger
-        ctx.save_for_backward(local, weight, mean, torch.rsqrt(variance + eps))
+        mean, variance = merge(*_channel_moments(owned_part(local, spec)), spec)
+        update_running(running, mean, variance, count)
+        ctx.eps, ctx.count, ctx.spec = eps, count, spec
+        ctx.types = [None if p is None else p.dtype for p in (weight, bias)]
+        # The kernels want the parameters in the dtype of the statistics.
+        weight = None if weight is None else weight.to(mean.dtype)
+        bias = None if bias is None else bias.to(mean.dtype)
+        ctx.save_for_backward(local, weight, mean, variance)
         return F.batch_norm(local, mean, variance, weight, bias, False, 0.0, eps)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        local, weight, mean, variance = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        # As if the statistics were given: grad_local = grad * gain, and the sums that their gradients need anyway.
+        grad_local, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
+            grad, local, weight, mean, variance, None, None, False, ctx.eps, [wanted[0], True, True]
+        )
+        if wanted[0]:
+            # All held pixels are normalised, so all their gradients reach the statistics, made of owned pixels only.
+            total = ctx.spec.exchanger.all_reduce(torch.stack([grad_bias, grad_weight])) / ctx.count
+            scale = torch.rsqrt(variance + ctx.eps)
+            gain = scale if weight is None else scale * weight
+            along = [1, -1] + [1] * (local.ndim - 2)
+            slope = (gain * scale * total[1]).view(along)
+            offset = (gain * total[0]).view(along) - slope * mean.view(along)
+            owned, target = owned_part(local, ctx.spec), owned_part(grad_local, ctx.spec)
+            if target.dtype == slope.dtype:
+                target.addcmul_(owned, slope, value=-1).sub_(offset)
+            else:
+                target.sub_(torch.addcmul(offset, owned, slope))
+        types = ctx.types
+        return (
+            grad_local if wanted[0] else None,
+            grad_weight.to(types[0]) if wanted[1] else None,
+            grad_bias.to(types[1]) if wanted[2] else None,
+            *(None,) * 4,
+        )
+
+
+@lru_cache(maxsize=1024)
+def _counts(spec: TileSpec, batch: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The ranks that own pixels, how many values per channel each has, and the same for all ranks, as kernels want."""
+    counts = [n * batch for n in owned_pixels(spec)]
+    ranks = [r for r, n in enumerate(counts) if n]
+    return (
+        torch.tensor(ranks, device=device),
+        torch.tensor([counts[r] for r in ranks], dtype=torch.float32, device=device),
+        torch.tensor(counts, dtype=torch.int32, device=device),
+    )
+
+
+class _BatchNormCuda(torch.autograd.Function):
+    """Batch normalisation in training on a GPU, when no margin is held: as many passes over memory as the plain one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        local: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running: Running,
+        eps: float,
+        count: int,
+        spec: TileSpec,
+    ) -> Tensor:
+        local = _dense(local)
+        ranks, counts, _ = _counts(spec, local.shape[0], local.device)
+        wide = torch.float32 if local.dtype in LOW_PRECISION else local.dtype
+        mine = torch.zeros((2, local.shape[1]), dtype=wide, device=local.device)
+        if local.numel():
+            mine = torch.stack(torch.batch_norm_stats(local, eps))
+        parts = torch.stack(spec.exchanger.all_gather(mine))
+        if len(ranks) < len(parts):
+            parts = parts[ranks]
+        running_mean, running_var, momentum = running
+        mean, scale = torch.batch_norm_gather_stats_with_counts(
+            local, parts[:, 0], parts[:, 1], running_mean, running_var, momentum, eps, counts.to(wide)
+        )
+        ctx.spec = spec
+        ctx.save_for_backward(local, weight, mean, scale)
+        if not local.numel():
+            return torch.empty_like(local)
+        return torch.batch_norm_elemt(local, weight, bias, mean, scale, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         local, weight, mean, scale = ctx.saved_tensors
-        dims = [d for d in range(local.ndim) if d != 1]
-        along = [1, -1] + [1] * (local.ndim - 2)
-        wide = grad.to(mean.dtype)
-        centred = local.to(mean.dtype) - mean.view(along)
-        sums = torch.stack([wide.sum(dims), (wide * centred).sum(dims)])
-        grad_weight = sums[1] * scale if weight is not None and ctx.needs_input_grad[1] else None
-        grad_bias = sums[0].clone() if ctx.needs_input_grad[2] else None
+        wanted = ctx.needs_input_grad
+        if local.numel():
+            grad = _dense(grad, local)
+            sums, centred, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
+                grad, local, mean, scale, weight, wanted[0], wanted[1], wanted[2]
+            )
+        else:
+            sums = centred = torch.zeros_like(mean)
+            zeros = None if weight is None else torch.zeros_like(weight)
+            grad_weight = grad_bias = zeros
         grad_local = None
-        if ctx.needs_input_grad[0]:
-            # Held pixels are normalised, so all of their gradients reach the statistics, made from owned pixels only.
-            total = ctx.exchanger.all_reduce(sums) / ctx.count
-            gain = scale if weight is None else scale * weight.to(scale.dtype)
-            grad_local = wide * gain.view(along)
-            through_mean = (gain * total[0]).view(along)
-            through_variance = (gain * scale.square() * total[1]).view(along)
-            grad_local[ctx.own] -= through_mean + centred[ctx.own] * through_variance
-            grad_local = grad_local.to(local.dtype)
-        if weight is not None and grad_weight is not None:
-            grad_weight = grad_weight.to(weight.dtype)
-        if grad_bias is not None and weight is not None:
-            grad_bias = grad_bias.to(weight.dtype)
-        return grad_local, grad_weight, grad_bias, None, None, None, None, None, None
+        if wanted[0]:
+            total = ctx.spec.exchanger.all_reduce(torch.stack([sums, centred]))
+            grad_local = torch.empty_like(local)
+            if local.numel():
+                counts = _counts(ctx.spec, local.shape[0], local.device)[2]
+                grad_local = torch.batch_norm_backward_elemt(
+                    grad, local, mean, scale, weight, total[0], total[1], counts
+                )
+        return grad_local, grad_weight if wanted[1] else None, grad_bias if wanted[2] else None, *(None,) * 4
+
+
+def _dense(tensor: Tensor, like: Tensor | None = None) -> Tensor:
+    """Contiguous in one of the two memory formats that the GPU kernels read fast: its own, or that of `like`."""
+    like = tensor if like is None else like
+    if like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last):
+        return tensor.contiguous(memory_format=torch.channels_last)
+    if like.ndim == 5 and like.is_contiguous(memory_format=torch.channels_last_3d):
+        return tensor.contiguous(memory_format=torch.channels_last_3d)
+    return tensor.contiguous()
 
 
 @rule(F.batch_norm)
@@ -99,19 +193,45 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> TileTensor:
     if not isinstance(input, TileTensor) or 1 - input.ndim in input.spec.dims or -input.ndim in input.spec.dims:
-        raise untiled(F.batch_norm, (input,), why="its channels, dim 1, must not be cut")
-    spec = input.spec
-    if not training:
-        out = F.batch_norm(input.local, running_mean, running_var, weight, bias, False, momentum, eps)
+        raise untiled(F.batch_norm, (input,), why="its channels, dim 1, and its batch must not be cut")
+    spec, local = input.spec, input.local
+    whole = input.shape
+    count = whole[0] * prod(whole[2:])
+    if training and count <= 1:
+        raise ValueError(f"batch normalisation needs more than 1 value per channel to train, got {tuple(whole)}")
+    if not training or spec.exchanger.size == 1:
+        out = F.batch_norm(local, running_mean, running_var, weight, bias, training, momentum, eps)
         return TileTensor.wrap(out, spec)
-    count = input.shape[0] * prod(input.shape[2:])
-    if count <= 1:
-        raise ValueError(f"batch normalisation needs more than 1 value per channel to train, got {tuple(input.shape)}")
-    own = index(slices(spec.box, spec.held), spec.dims)
-    with torch.no_grad():
-        mean, variance = merged_statistics(input.local.detach()[own], count, spec.exchanger)
-        if running_mean is not None and running_var is not None:
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-            running_var.lerp_((variance * (count / (count - 1))).to(running_var.dtype), momentum)
-    out = _BatchNorm.apply(input.local, weight, bias, mean, variance, eps, own, count, spec.exchanger)
-    return TileTensor.wrap(out, spec)
+    kernels = _BatchNormCuda if local.is_cuda and spec.bare else _BatchNorm
+    running = (running_mean, running_var, momentum)
+    return TileTensor.wrap(kernels.apply(local, weight, bias, running, eps, count, spec), spec)
+
+
+@rule(torch.batch_norm)
+def _torch_batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> TileTensor:
+    return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def _without_own_group(forward: Any) -> Any:
+    @wraps(forward)
+    def on_tiles_too(self: nn.SyncBatchNorm, input: Tensor) -> Tensor:
+        if isinstance(input, TileTensor):
+            return BatchNormModule.forward(self, input)
+        return forward(self, input)
+
+    return on_tiles_too
+
+
+# nn.SyncBatchNorm calls no function that a rule could stand for: it talks to its own process group from inside an
+# autograd.Function, and refuses the CPU. On tiles it is BatchNorm, whose statistics are the whole image's anyway.
+nn.SyncBatchNorm.forward = _without_own_group(nn.SyncBatchNorm.forward)  # type: ignore[method-assign]
