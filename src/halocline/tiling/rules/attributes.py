@@ -44,3 +44,13 @@ rule(torch.numel, Tensor.numel, Tensor.nelement)(TileTensor.numel)
 rule(Tensor.dim, Tensor.ndimension)(TileTensor.dim)
 rule(Tensor.__len__)(TileTensor.__len__)
 rule(getattr(Tensor, "data").__get__)(lambda input: TileTensor.wrap(input.local.data, input.spec))  # noqa: B009
+
+
+_SET_HOOKS = getattr(Tensor, "_backward_hooks").__set__  # noqa: B009
+
+
+@rule(_SET_HOOKS)
+def forget_hooks(input: TileTensor, hooks: Any) -> None:
+    """Autograd itself asks this of a tensor whose `local` has been changed in place."""
+    with torch._C.DisableTorchFunctionSubclass():
+        _SET_HOOKS(input, hooks)
