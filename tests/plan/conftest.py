@@ -25,7 +25,9 @@ def plans(draw: st.DrawFn) -> Plan:
         stop = first + draw(small)
         stages.append(Stage((first, stop), tiles, lanes, tensor, recompute=draw(st.booleans())))
         first = stop
-    pipes = 2 if schedule in ("gems", "chimera") else draw(small.map(lambda n: min(n, 2))) if schedule == "capped" else 1
+    pipes = (
+        2 if schedule in ("gems", "chimera") else draw(small.map(lambda n: min(n, 2))) if schedule == "capped" else 1
+    )
     passes = draw(st.sampled_from([2, 4, 6])) if schedule == "gems" else None
     microbatches = draw(st.integers(1, 4)) * (passes or (places if schedule == "interleaved" else pipes))
     return Plan(

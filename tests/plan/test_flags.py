@@ -53,7 +53,9 @@ def test_figure_one() -> None:
 
 @pytest.mark.parametrize(("times", "effective"), [(2, 2), (4, 4)])
 def test_gems_with_spatial_on_8(times: int, effective: int) -> None:
-    plan = Plan.from_flags(split_size=5, batch_size=1, image_size=1024, times=times, num_spatial_parts=4, spatial_size=1)
+    plan = Plan.from_flags(
+        split_size=5, batch_size=1, image_size=1024, times=times, num_spatial_parts=4, spatial_size=1
+    )
     assert (plan.world_size, plan.schedule, plan.pipes) == (8, "gems", 2)
     assert (plan.batch, plan.passes, plan.microbatches) == (effective, times, times)
 
@@ -240,7 +242,9 @@ def test_schedule_defaults() -> None:
 
 
 def test_interleaved_has_chunks_times_as_many_stages() -> None:
-    plan = Plan.from_flags("--pp 4 --schedule interleaved --chunks 3 --microbatches 8 --layers 24 --num-spatial-parts 4")
+    plan = Plan.from_flags(
+        "--pp 4 --schedule interleaved --chunks 3 --microbatches 8 --layers 24 --num-spatial-parts 4"
+    )
     assert (len(plan.stages), plan.places, plan.world_size) == (12, 4, 7)
     assert tiles(plan) == [(2, 2), (1, 1), (1, 1), (1, 1)] * 3
     assert len(Plan.from_flags(pp=4, schedule="interleaved", microbatches=8).stages) == 8
@@ -262,5 +266,7 @@ def test_flags_words_and_keywords_are_one_thing() -> None:
 
 
 def test_two_names_for_one_thing_may_agree() -> None:
-    plan = Plan.from_flags(split_size=2, pp=2, dp=3, replicas=3, parts=4, microbatches=4, batch_size=8, microbatch_size=2)
+    plan = Plan.from_flags(
+        split_size=2, pp=2, dp=3, replicas=3, parts=4, microbatches=4, batch_size=8, microbatch_size=2
+    )
     assert (plan.world_size, plan.microbatches, plan.batch) == (6, 4, 8)

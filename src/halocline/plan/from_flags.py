@@ -140,12 +140,14 @@ def _batch(flags: Flags, schedule: str, microbatches: int, passes: int | None) -
 
 def _recompute(flags: Flags) -> str:
     checkpointing = {None: None, True: "all", False: "none"}[flags.activation_checkpointing]
-    merak = TRAIN_SCHEDULES[flags.train_schedule][1] if flags.train_schedule else "none"
+    merak = TRAIN_SCHEDULES[flags.train_schedule][1] if flags.train_schedule else None
     if merak == "but-last" and checkpointing == "all":
         checkpointing = None  # Merak's schedule then decides which stages
-    named = {"recompute": flags.recompute, "activation_checkpointing": checkpointing}
-    if merak != "none":
-        named["train_schedule"] = merak
+    named = {
+        "recompute": flags.recompute,
+        f"activation_checkpointing = {str(flags.activation_checkpointing).lower()}, so recompute": checkpointing,
+        f"train_schedule = {flags.train_schedule}, so recompute": None if merak == "none" else merak,
+    }
     # Early recompute with nothing to recompute would be 1f1b.
     early = "but-last" if flags.schedule == "early-recompute-1f1b" else "none"
     return _agreed("which stages recompute", named) or early
@@ -194,9 +196,7 @@ def _ranges(
         method = f"balance:{flags.balance}"
     listed = _listed(flags)
     if layers is None and listed is not None:
-        layers = sum(listed)
-        # Without a count of layers of its own, a list is judged by itself: the number of stages first.
-        layers = max(layers, stages)
+        layers = max(sum(listed), stages)  # at least a layer per stage: a list too short is then told its length
     if layers is None:
         layers = next((len(known) for known in (costs, parameters, kinds) if known is not None), stages)
     return partition(method or "uniform_floor", layers, stages, costs=costs, parameters=parameters, kinds=kinds)
@@ -209,7 +209,13 @@ def _tiles(flags: Flags, places: int) -> list[tuple[int, int]]:
     size = 1 if flags.spatial_size is None else flags.spatial_size
     if size == 0 and flags.num_spatial_parts is None:
         return []
-    require_degree("spatial_size", size)
+    if size < 0:
+        raise ValueError(f"spatial_size = {size} is below 0: use 0 for no spatial stage, or more")
+    if size == 0:
+        raise ValueError(
+            f"spatial_size = {size} leaves no stage for num_spatial_parts = {flags.num_spatial_parts}: "
+            f"use 1 or more, or leave num_spatial_parts out"
+        )
     if size > places:
         raise ValueError(
             f"spatial_size = {size} is more than the {places} stages: use at most {places}, or more stages"

@@ -174,6 +174,8 @@ def _uniform_transformer(kinds: Sequence[str], stages: int) -> Ranges:
 
 
 def _even_blocks(what: str, blocks: int, stages: int) -> list[int]:
+    if not blocks:
+        raise ValueError(f"kinds name 0 {what} blocks for {stages} stages: use another method, e.g. uniform_floor")
     if blocks < stages:
         raise ValueError(f"kinds name {blocks} {what} blocks for {stages} stages: use at most {blocks} stages there")
     return _even(blocks, stages)

@@ -69,12 +69,7 @@ class Plan:
         self._check_pipes()
         self._check_chunks()
         self._check_passes()
-        if self.cap is not None:
-            require_type("cap", self.cap, float, "a number above 0")
-            if not self.cap > 0:
-                raise ValueError(
-                    f"cap = {self.cap} is not above 0: a rank must hold at least one activation, use cap = 1"
-                )
+        self._check_cap()
         if self.schedule == "capped" and self.pipes == 2 and self.microbatches < 2:
             raise ValueError("microbatches = 1 leaves the second pipe empty: use microbatches = 2 or pipes = 1")
         require_type("fused", self.fused, int, "0, or the number of blocks per exchange")
@@ -194,7 +189,7 @@ class Plan:
             if stages % 2:
                 raise ValueError(
                     f"schedule = 'chimera' needs an even number of stages, not {stages}: "
-                    f"use {stages - 1 or 2} or {stages + 1}, or schedule gems, which takes any number"
+                    f"use {stages - 1 or stages + 3} or {stages + 1}, or schedule gems, which takes any number"
                 )
             if self.microbatches % 2:
                 raise ValueError(
@@ -241,11 +236,12 @@ class Plan:
                 )
             return
         passes = self.microbatches if self.passes is None else self.passes
-        require_degree("passes", passes)
-        if passes % 2:
+        require_type("passes", passes, int, "an even number of at least 2")
+        if passes < 2 or passes % 2:
             name = "passes" if self.passes is not None else "microbatches"
             raise ValueError(
-                f"schedule = 'gems' alternates between two pipes and {name} = {passes} is odd: use {passes + 1}"
+                f"{name} = {passes} is not an even number of at least 2, and schedule 'gems' alternates between two "
+                f"pipes: use {max(2, passes + passes % 2)}"
             )
         if self.microbatches % passes:
             raise ValueError(
@@ -253,6 +249,15 @@ class Plan:
                 f"({self.microbatches} % {passes} = {self.microbatches % passes}): use microbatches = "
                 f"{max(passes, self.microbatches - self.microbatches % passes)}"
             )
+
+    def _check_cap(self) -> None:
+        if self.cap is None:
+            return
+        if self.schedule != "capped":
+            raise ValueError(f"cap = {self.cap} but schedule = {self.schedule!r} has none: use schedule capped")
+        require_type("cap", self.cap, float, "a number above 0")
+        if not self.cap > 0:
+            raise ValueError(f"cap = {self.cap} is not above 0: a rank must hold at least one activation, use cap = 1")
 
     def _check_batch(self) -> None:
         if self.batch is None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", tuple: "a list"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    tuple: "a list",
+    list: "a list",
+    dict: "a table",
+}
 
 
 def require_type(field: str, value: object, kind: type, fix: str) -> None:
@@ -24,7 +32,7 @@ def require_degree(field: str, value: object) -> None:
     require_type(field, value, int, "a whole number of at least 1")
     assert isinstance(value, int)
     if value < 1:
-        raise ValueError(f"{field} = {value} is below 1: use 1 to switch it off, or a larger number")
+        raise ValueError(f"{field} = {value} is below 1: use 1 or more")
 
 
 def require_choice(field: str, value: object, choices: Iterable[str]) -> None:

@@ -32,10 +32,12 @@ class Stage:
         first, stop = self.layers
         require_type("stage.layers", first, int, "whole numbers")
         require_type("stage.layers", stop, int, "whole numbers")
-        if first < 0 or stop <= first:
+        if first < 0:
+            raise ValueError(f"stage.layers = [{first}, {stop}] starts at {first}: count from 0, the first layer")
+        if stop <= first:
             raise ValueError(
                 f"stage.layers = [{first}, {stop}] holds {stop - first} layers: a stage needs at least 1, "
-                f"e.g. [{max(first, 0)}, {max(first, 0) + 1}]"
+                f"e.g. [{first}, {first + 1}]"
             )
         require_type("stage.tiles", self.tiles, tuple, "a list of whole numbers, e.g. [2, 2]")
         if not 1 <= len(self.tiles) <= 3:
