@@ -25,7 +25,7 @@ class CostOptions:
     step: float = 0.0
     """Time of the optimizer's step."""
     latency: float = 0.0
-    """Time until a message's last byte arrives."""
+    """Time a message takes on top of its bytes / bandwidth."""
     bandwidth: float | None = None
     """Bytes per unit of time from one rank to another (left out: no limit)."""
     activation_bytes: str = "0"

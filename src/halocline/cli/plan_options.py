@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from halocline.plan.plan import Plan
 from halocline.plan.require import require_degree
@@ -71,7 +72,7 @@ def _plan_in_words(options: PlanOptions) -> Plan:
     require_degree("stages", stages)
     require_degree("microbatches", microbatches)
     _require_work(stages, microbatches)
-    fields = {
+    fields: dict[str, Any] = {
         "pipes": options.pipes,
         "replicas": options.replicas,
         "chunks": options.chunks,

@@ -156,8 +156,8 @@ def _draw(plan: Plan, facts: dict[str, Any]) -> None:
     for entry in facts["messages"]:
         above, below = entry["boundary"] if entry["what"] == ACTIVATION else reversed(entry["boundary"])
         links = "  ".join(f"{source}>{target}" for source, target in entry["links"])
-        pipe = f"pipe {entry['pipe']} " if plan.pipes > 1 else ""
-        console.print(f"{pipe}stage {above} sends {entry['what']}s to stage {below}:  {links}", soft_wrap=True)
+        where = f"pipe {entry['pipe']} " if plan.pipes > 1 else ""
+        console.print(f"{where}stage {above} sends {entry['what']}s to stage {below}:  {links}", soft_wrap=True)
     for entry in facts["reductions"]:
         shard = f" shard {entry['tensor']}" if plan.stages[entry["stage"]].tensor > 1 else ""
         ranks = " ".join(map(str, entry["ranks"]))

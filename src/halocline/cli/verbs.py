@@ -73,20 +73,14 @@ def run(verb: Verb, words: Sequence[str]) -> int:
     """Reads a verb's options from the words behind it and runs it."""
     module = import_module(verb.module)
     if any(word in ("-h", "--help") for word in words):
-        return _help(verb, module.Options)
+        # tyro takes a tenth of a second to load, so only help pays for it.
+        from halocline.cli.help import show_help
+
+        show_help(
+            module.Options, " ".join(["halocline", verb.name, *(f"[{name.upper()}]" for name in verb.positional)])
+        )
+        return 0
     from halocline.plan.words import read_words
 
     code: int = module.run(read_words(module.Options, words, positional=verb.positional, short={"-v": "verbose"}))
     return code
-
-
-def _help(verb: Verb, options: type) -> int:
-    """The options as tyro draws them. It takes a tenth of a second to load, so only help pays for it."""
-    import tyro
-
-    names = " ".join(f"[{name.upper()}]" for name in verb.positional)
-    try:
-        tyro.cli(options, args=["--help"], prog=f"halocline {verb.name} {names}".strip())
-    except SystemExit:
-        pass
-    return 0
