@@ -57,7 +57,8 @@ def test_keywords_take_lists_and_numbers_where_the_command_line_takes_commas() -
 NOW_DL = (
     "--verbose --batch-size 2 --parts 2 --split-size 3 --num-spatial-parts 4 --spatial-size 1 --times 2 "
     "--image-size 64 --num-epochs 2 --num-layers 9 --num-filters 32 --balance 5,5,5 --halo-D2 "
-    "--fused-layers 2 --local-DP 2 --slice-method vertical --app 2 --datapath ./cifar --num-classes 5 --num-workers 1 --enable-master-comm-opt"
+    "--fused-layers 2 --local-DP 2 --slice-method vertical --app 2 "
+    "--datapath ./cifar --num-classes 5 --num-workers 1 --enable-master-comm-opt"
 )
 MERAK = (
     "--pp 4 --tp 1 --dp 2 --partition_method custom:0,1,2,3,4 --train_schedule early_recompute_1f1b "
