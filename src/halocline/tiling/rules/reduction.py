@@ -1,19 +1,25 @@
-"""Sums and means: over all spatial dims they leave the tiling by one sum over ranks; over others they stay tiles."""
+"""Sums, means, variances, norms, extremes and the like over any dims.
+
+Over no spatial dim they act on each pixel held and stay tiles. Over all spatial dims each rank reduces the pixels it
+owns, the ranks' results are merged, and the whole result is plain. Over some of them the tensor is gathered first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from halocline.tiling.route import all_sum
+from halocline.tiling.rules.elementwise import align
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.tensor import TileTensor, rule
-
-Dims = tuple[int, ...]
+from halocline.tiling.statistics import LOW_PRECISION, Dims, Moments, owned_pixels
+from halocline.tiling.tensor import TileTensor, rule, untiled
 
 
 def reduced_dims(ndim: int, dim: Any) -> Dims:
@@ -35,37 +41,308 @@ def spec_after_reduction(spec: TileSpec, ndim: int, dims: Dims, keepdim: bool) -
     return spec if moved == spec.dims else spec.with_dims(moved)
 
 
-def reduce(
-    function: Callable[..., Tensor], x: TileTensor, dim: Any, keepdim: bool, mean: bool, dtype: torch.dtype | None
-) -> Tensor:
-    """`function` (a sum) over `dim`, then divided by the number of values for a mean."""
-    ndim = x.ndim
+def _spatial(x: TileTensor, dims: Dims) -> tuple[bool, bool]:
+    """Whether `dims` hold any spatial dim of `x`, and whether they hold all of them."""
+    within = [d in dims for d in x.spec.positions(x.ndim)]
+    return any(within), all(within)
+
+
+def _squeezed(kept: Tensor, dims: Dims, keepdim: bool) -> Tensor:
+    return kept if keepdim else kept.squeeze(dims)
+
+
+def _torch_names(function: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments without numpy's names, which torch takes, too."""
+    if kwargs.get("out") is not None:
+        raise untiled(function, args, kwargs, why="out= has no rule; assign the result instead")
+    renamed = {"axis": "dim", "keepdims": "keepdim"}
+    return {renamed.get(name, name): value for name, value in kwargs.items() if name != "out"}
+
+
+# ------------------------------------------------------------------------------------------------------------- sums
+
+
+def reduce(x: TileTensor, dim: Any, keepdim: bool, mean: bool, dtype: torch.dtype | None) -> Tensor:
+    """The sum over `dim`, or the mean."""
+    ndim, local = x.ndim, x.local
     dims = reduced_dims(ndim, dim)
-    spatial = x.spec.positions(ndim)
-    cut = [d for d in spatial if d in dims]
-    count = prod(x.shape[d] for d in dims) if mean else 1
-    if not cut:
-        part = function(x.local, dim=dims, keepdim=keepdim, dtype=dtype)
-        out = part / count if mean else part
+    some, every = _spatial(x, dims)
+    function = torch.mean if mean else torch.sum
+    if not some:
+        out = function(local, dim=dims, keepdim=keepdim, dtype=dtype)
         return TileTensor.wrap(out, spec_after_reduction(x.spec, ndim, dims, keepdim))
-    if len(cut) < len(spatial):  # what remains would be tiles that several ranks share: gather instead
-        whole = function(x.full(), dim=dims, keepdim=keepdim, dtype=dtype)
-        return whole / count if mean else whole
-    local = x.owned
-    result = dtype or (local.dtype if local.dtype.is_floating_point or local.dtype.is_complex else torch.int64)
+    if not every:
+        return function(x.full(), dim=dims, keepdim=keepdim, dtype=dtype)
+    if dtype is None and not local.dtype.is_floating_point and not local.dtype.is_complex:
+        if mean:
+            raise ValueError(f"the mean of a tensor of {local.dtype} has no dtype; give dtype=torch.float32 or another")
+        dtype = torch.int64
+    if dtype is None and not mean and local.is_cuda and torch.is_autocast_enabled("cuda"):
+        dtype = torch.promote_types(local.dtype, torch.float32)  # as autocast sums
+    result = dtype or local.dtype
     # The ranks' parts are summed in at least float32, so that low precision rounds once, as on one device.
-    wide = torch.float32 if result in (torch.float16, torch.bfloat16) else result
-    total = all_sum(function(local, dim=dims, keepdim=keepdim, dtype=wide), x.spec.exchanger)
-    return (total / count if mean else total).to(result)
+    wide = torch.float32 if result in LOW_PRECISION else result
+    total = all_sum(torch.sum(x.owned, dim=dims, keepdim=keepdim, dtype=wide), x.spec.exchanger)
+    return (total / prod(x.shape[d] for d in dims) if mean else total).to(result)
 
 
 @rule(torch.sum, Tensor.sum)
-def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    assert isinstance(input, TileTensor)
-    return reduce(torch.sum, input, dim, keepdim, False, dtype)
+def total(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return _reduce_as_asked(torch.sum, False, input, args, kwargs)
 
 
 @rule(torch.mean, Tensor.mean)
-def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+def mean(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return _reduce_as_asked(torch.mean, True, input, args, kwargs)
+
+
+def _reduce_as_asked(function: Any, mean: bool, input: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    kwargs = _torch_names(function, (input, *args), kwargs)
+    dim = args[0] if args else kwargs.get("dim")
+    keepdim = args[1] if len(args) > 1 else kwargs.get("keepdim", False)
     assert isinstance(input, TileTensor)
-    return reduce(torch.sum, input, dim, keepdim, True, dtype)
+    return reduce(input, dim, keepdim, mean, kwargs.get("dtype"))
+
+
+@rule(torch.nanmean, Tensor.nanmean)
+def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    numbers = torch.logical_not(torch.isnan(input)).sum(dim, keepdim)
+    return torch.nansum(input, dim, keepdim, dtype=dtype) / numbers
+
+
+# --------------------------------------------------------------------------------------- merged from the ranks' results
+
+
+class _Stacked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, spec: TileSpec) -> Tensor:
+        ctx.spec = spec
+        return torch.stack(spec.exchanger.all_gather(part.contiguous()))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        exchanger = ctx.spec.exchanger
+        return exchanger.all_reduce(grad.contiguous())[exchanger.rank], None
+
+
+def _stacked(part: Tensor, spec: TileSpec) -> Tensor:
+    """The results of all ranks that own pixels, in a new first dim; differentiable."""
+    sent = part.to(torch.uint8) if part.dtype is torch.bool else part  # not all backends send bools
+    parts = _Stacked.apply(sent, spec)
+    ranks = [r for r, n in enumerate(owned_pixels(spec)) if n]
+    return parts[ranks].to(part.dtype)
+
+
+def _merged(function: Callable[[Tensor], Tensor], merge: Callable[[Tensor], Tensor], x: TileTensor) -> Tensor:
+    """`function` (over all spatial dims and perhaps others) of each rank's pixels, merged over the first dim."""
+    owned = x.owned
+    if not owned.numel():
+        # Any value of the right shape, connected to the tile; what a rank without pixels says is left out.
+        owned = owned.sum(x.spec.dims, keepdim=True).to(owned.dtype)
+    part = function(owned)
+    wide = part.float() if part.dtype in LOW_PRECISION else part
+    return merge(_stacked(wide, x.spec)).to(part.dtype)
+
+
+def _wrapped(out: Any, spec: TileSpec) -> Any:
+    """Tiles of a tensor, or of each in a named tuple such as (values, indices)."""
+    return TileTensor.wrap(out, spec) if isinstance(out, Tensor) else type(out)([TileTensor.wrap(o, spec) for o in out])
+
+
+def _reduction(
+    name: str, position: int = 0, default: Any = None, merge: Callable[[Tensor], Tensor] | None = None
+) -> None:
+    """Register the reduction `name`, whose argument number `position` after the tensor is `dim`."""
+    functions = [getattr(space, name) for space in (torch, Tensor, torch.special) if hasattr(space, name)]
+
+    @rule(*functions)
+    def reduction(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        function = functions[0]
+        kwargs = _torch_names(function, (input, *args), kwargs)
+        dim = args[position] if len(args) > position else kwargs.get("dim", default)
+        if isinstance(dim, Tensor) or isinstance(kwargs.get("other"), Tensor):  # max and min of two tensors
+            return (torch.maximum if name == "max" else torch.minimum)(input, *args, **kwargs)
+        keepdim = args[position + 1] if len(args) > position + 1 else kwargs.get("keepdim", False)
+        if not isinstance(input, TileTensor):
+            raise untiled(function, (input, *args), kwargs, why="its input is not tiled but another argument is")
+        dims = reduced_dims(input.ndim, dim)
+        some, every = _spatial(input, dims)
+        if not some:
+            out = function(input.local, *args, **kwargs)
+            return _wrapped(out, spec_after_reduction(input.spec, input.ndim, dims, keepdim))
+        if every and dim is None and name in ("max", "min"):
+            return extreme(torch.amax if name == "max" else torch.amin, input, dims, False)
+        if every and merge is not None:
+            return _merged(lambda part: function(part, *args, **kwargs), merge, input)
+        return function(input.full(), *args, **kwargs)
+
+
+_reduction("prod", merge=lambda parts: parts.prod(0))
+_reduction("logsumexp", merge=lambda parts: parts.logsumexp(0))
+_reduction("any", merge=lambda parts: parts.any(0))
+_reduction("all", merge=lambda parts: parts.all(0))
+_reduction("count_nonzero", merge=lambda parts: parts.sum(0))
+_reduction("nansum", merge=lambda parts: parts.sum(0))
+# The rest are of the whole tensor when pixels are reduced: positions and ranks of values do not merge.
+for _name in ("max", "min", "argmax", "argmin", "median", "nanmedian"):
+    _reduction(_name)
+_reduction("mode", default=-1)
+_reduction("kthvalue", 1, -1)
+_reduction("quantile", 1)
+_reduction("nanquantile", 1)
+
+
+# --------------------------------------------------------------------------------------------------------- extremes
+
+
+class _Extreme(torch.autograd.Function):
+    """The largest or smallest value of all ranks' pixels. As on one device, equal ones share the gradient evenly."""
+
+    @staticmethod
+    def forward(ctx: Any, owned: Tensor, function: Callable[..., Tensor], dims: Dims, spec: TileSpec) -> Tensor:
+        part = function(owned, dims, keepdim=True) if owned.numel() else owned.sum(dims, keepdim=True).to(owned.dtype)
+        value = function(_stacked(part, spec), 0)
+        ctx.dims, ctx.spec = dims, spec
+        ctx.save_for_backward(owned, value)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        owned, value = ctx.saved_tensors
+        chosen = owned == value
+        both = torch.stack([grad.double(), chosen.sum(ctx.dims, keepdim=True).double()])
+        grad_value, number = ctx.spec.exchanger.all_reduce(both)
+        return chosen * (grad_value / number).to(grad.dtype), None, None, None
+
+
+def extreme(function: Callable[..., Tensor], x: TileTensor, dim: Any, keepdim: bool) -> Tensor:
+    """`function`, torch.amax or torch.amin."""
+    dims = reduced_dims(x.ndim, dim)
+    some, every = _spatial(x, dims)
+    if not some:
+        out = function(x.local, dims, keepdim=keepdim)
+        return TileTensor.wrap(out, spec_after_reduction(x.spec, x.ndim, dims, keepdim))
+    if not every:
+        return function(x.full(), dims, keepdim=keepdim)
+    return _squeezed(_Extreme.apply(x.owned, function, dims, x.spec), dims, keepdim)
+
+
+@rule(torch.amax, Tensor.amax)
+def amax(input: Tensor, dim: Any = (), keepdim: bool = False, **kwargs: Any) -> Tensor:
+    kwargs = _torch_names(torch.amax, (input, dim), kwargs)
+    assert isinstance(input, TileTensor)
+    return extreme(torch.amax, input, kwargs.get("dim", dim), kwargs.get("keepdim", keepdim))
+
+
+@rule(torch.amin, Tensor.amin)
+def amin(input: Tensor, dim: Any = (), keepdim: bool = False, **kwargs: Any) -> Tensor:
+    kwargs = _torch_names(torch.amin, (input, dim), kwargs)
+    assert isinstance(input, TileTensor)
+    return extreme(torch.amin, input, kwargs.get("dim", dim), kwargs.get("keepdim", keepdim))
+
+
+@rule(torch.aminmax, Tensor.aminmax)
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    assert isinstance(input, TileTensor)
+    both = [extreme(function, input, dim, keepdim) for function in (torch.amin, torch.amax)]
+    return torch.return_types.aminmax(both)  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------------------------------------------ variances and norms
+
+
+def _variance(name: str, deviation: bool, with_mean: bool) -> None:
+    function = getattr(torch, name)
+    functions = [function, getattr(Tensor, name)] if hasattr(Tensor, name) else [function]
+
+    @rule(*functions)
+    def variance(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        kwargs = _torch_names(function, (input, *args), kwargs)
+        if args and isinstance(args[0], bool):  # var(unbiased)
+            args = (None, *args)
+        asked = {**dict(zip(("dim", "unbiased", "keepdim"), args)), **kwargs}
+        keepdim = asked.get("keepdim", False)
+        correction = asked.get("correction")
+        if correction is None:
+            correction = int(asked.get("unbiased", True))
+        assert isinstance(input, TileTensor)
+        dims = reduced_dims(input.ndim, asked.get("dim"))
+        some, every = _spatial(input, dims)
+        if not every:
+            whole = input.full() if some else input.local
+            out = function(whole, dims, correction=correction, keepdim=keepdim)
+            if some:
+                return out
+            spec = spec_after_reduction(input.spec, input.ndim, dims, keepdim)
+            return tuple(TileTensor.wrap(o, spec) for o in out) if with_mean else TileTensor.wrap(out, spec)
+        average, spread = Moments.apply(input.owned, tuple(d - input.ndim for d in dims), input.spec)
+        count = prod(input.shape[d] for d in dims)
+        spread = spread * (count / (count - correction) if count > correction else inf)
+        if deviation:  # whose gradient at 0 is 0, as on one device
+            zero = spread == 0
+            spread = torch.where(zero, 1.0, spread).sqrt().masked_fill(zero, 0.0)
+        average, spread = (_squeezed(t, dims, keepdim).to(input.dtype) for t in (average, spread))
+        return (spread, average) if with_mean else spread
+
+
+_variance("var", deviation=False, with_mean=False)
+_variance("std", deviation=True, with_mean=False)
+_variance("var_mean", deviation=False, with_mean=True)
+_variance("std_mean", deviation=True, with_mean=True)
+
+
+@rule(torch.linalg.vector_norm)
+def vector_norm(
+    x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    assert isinstance(x, TileTensor)
+    dims = reduced_dims(x.ndim, dim)
+    some, every = _spatial(x, dims)
+    if not every:
+        out = torch.linalg.vector_norm(x.full() if some else x.local, ord, dims, keepdim, dtype=dtype)
+        return out if some else TileTensor.wrap(out, spec_after_reduction(x.spec, x.ndim, dims, keepdim))
+    x = x if dtype is None else x.to(dtype)  # type: ignore[assignment]
+    if ord in (inf, -inf):
+        return extreme(torch.amax if ord > 0 else torch.amin, torch.abs(x), dims, keepdim)  # type: ignore[arg-type]
+    if ord == 0:
+        return torch.ne(x, 0).sum(dims, keepdim).to(x.dtype)
+    return _merged(
+        lambda part: torch.linalg.vector_norm(part, ord, dims, keepdim),
+        lambda parts: torch.linalg.vector_norm(parts, ord, 0),
+        x,
+    )
+
+
+@rule(torch.norm, Tensor.norm)
+def norm(
+    input: Tensor,
+    p: Any = "fro",
+    dim: Any = None,
+    keepdim: bool = False,
+    out: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    if out is not None or p == "nuc":
+        raise untiled(torch.norm, (input, p), why="out= and the nuclear norm have no rule")
+    return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
+
+
+@rule(torch.linalg.norm)
+def linalg_norm(
+    A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    if ord is not None and not (isinstance(dim, int) or (dim is not None and len(dim) == 1)):
+        raise untiled(torch.linalg.norm, (A, ord, dim), why="a matrix norm has no rule")
+    return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
+
+
+@rule(F.cosine_similarity)
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> TileTensor:
+    ndim = max(x1.ndim, x2.ndim)
+    (first, second), spec = align((x1, x2), F.cosine_similarity)
+    if dim % ndim in spec.positions(ndim):
+        raise untiled(F.cosine_similarity, (x1, x2, dim), why="vectors along pixels have no rule")
+    out = F.cosine_similarity(first, second, dim, eps)
+    return TileTensor.wrap(out, spec_after_reduction(spec, ndim, (dim % ndim,), False))
