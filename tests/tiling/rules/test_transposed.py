@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from ranks import assert_exact
 from torch import nn
 
-from halocline.tiling import UntiledOperation
+from halocline import tiling
+from halocline.tiling import NoCommunication, UntiledOperation
 
 
 @settings(max_examples=120, deadline=None)
@@ -85,9 +86,8 @@ def test_channels_last_is_kept() -> None:
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(UntiledOperation, match="last 2 dims"):
         assert_exact(nn.ConvTranspose2d(3, 3, 2, 2), (1, 3, 8, 8), grid=(2,))
+    x = tiling.tile(torch.zeros(1, 3, 8, 8), (2, 1), NoCommunication(0, 2))
     with pytest.raises(ValueError, match="needs 4 input channels"):
-        assert_exact(
-            lambda x: nn.functional.conv_transpose2d(x, torch.zeros(x.shape[1] + x.shape[-1] // 8, 1, 2, 2)),
-            (1, 3, 8, 8),
-            grid=(2, 1),
-        )
+        nn.functional.conv_transpose2d(x, torch.zeros(4, 1, 2, 2))
+    with pytest.raises(ValueError, match="output_padding"):
+        nn.functional.conv_transpose2d(x, torch.zeros(3, 1, 2, 2), output_padding=1)

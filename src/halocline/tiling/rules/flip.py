@@ -1,0 +1,90 @@
+"""Flips, rolls and quarter turns. A flip moves no pixel: the ranks change places. A roll wraps around the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from halocline.tiling.rules.shape import from_front, ints, transpose
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.splice import Segment, splice
+from halocline.tiling.tensor import TileTensor, rule, untiled
+
+Ints = tuple[int, ...]
+
+
+@lru_cache(maxsize=1024)
+def flipped(spec: TileSpec, axes: Ints) -> TileSpec:
+    """The same ranks holding the same pixels of the flipped image."""
+    cuts = tuple(tuple(line[-1] - c for c in reversed(line)) if i in axes else line for i, line in enumerate(spec.cuts))
+    ranks = []
+    for place in product(*(range(n) for n in spec.grid)):
+        number = 0
+        for i, (p, n) in enumerate(zip(place, spec.grid)):
+            number = number * n + (n - 1 - p if i in axes else p)
+        ranks.append(spec.ranks[number])
+    new = spec.with_cuts(cuts, tuple(ranks))
+    if spec.bare:
+        return new
+    have = [
+        tuple((n - b, n - a) if i in axes else (a, b) for i, ((a, b), n) in enumerate(zip(box, spec.size)))
+        for box in spec.have
+    ]
+    return new.with_have(tuple(have))
+
+
+@rule(torch.flip, Tensor.flip)
+def flip(input: TileTensor, *dims: Any, **kwargs: Any) -> TileTensor:
+    named = tuple(from_front(d, input.ndim) for d in ints((*dims, *kwargs.values())))
+    spatial = input.spec.positions(input.ndim)
+    axes = tuple(spatial.index(d) for d in named if d in spatial)
+    return TileTensor.wrap(input.local.flip(named), flipped(input.spec, axes) if axes else input.spec)
+
+
+@rule(torch.fliplr, Tensor.fliplr)
+def fliplr(input: TileTensor) -> TileTensor:
+    return flip(input, 1)
+
+
+@rule(torch.flipud, Tensor.flipud)
+def flipud(input: TileTensor) -> TileTensor:
+    return flip(input, 0)
+
+
+@rule(torch.rot90, Tensor.rot90)
+def rot90(input: TileTensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> TileTensor:
+    first, second = dims
+    if k % 4 == 0:
+        return TileTensor.wrap(input.local.clone(), input.spec)
+    if k % 4 == 2:
+        return flip(input, first, second)
+    order = (second, first) if k % 4 == 1 else (first, second)
+    # A quarter turn to the left is a transpose of the image flipped along its second dim.
+    return transpose(flip(input, order[0]), first, second)
+
+
+@rule(torch.roll, Tensor.roll)
+def roll(input: TileTensor, shifts: Any, dims: Any = None) -> TileTensor:
+    steps, named = ints((shifts,)), ints((dims,)) if dims is not None and dims != () else ()
+    if len(steps) != len(named):
+        raise untiled(
+            torch.roll, (input, shifts, dims), why="give one dim per shift; rolled as one line it has no rule"
+        )
+    for shift, dim in zip(steps, named):
+        dim = from_front(dim, input.ndim)
+        spatial = input.spec.positions(input.ndim)
+        if dim not in spatial:
+            input = TileTensor.wrap(input.local.roll(shift, dim), input.spec)
+            continue
+        axis = spatial.index(dim)
+        size = input.spec.size[axis]
+        shift %= size
+        if shift:
+            segments = [Segment(0, size - shift, 0, shift), Segment(0, 0, shift, size - shift)]
+            input = splice([input], segments, axis, input.spec.without_margin())
+    return input

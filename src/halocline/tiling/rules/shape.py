@@ -1,0 +1,262 @@
+"""What changes a tensor's dims and not its pixels: permute, reshape, squeeze, expand, repeat and their kin.
+
+While every spatial dim stays a dim of its own the result is a tile. When one is merged with others (flatten(2)) the
+tensor is gathered: the result is a plain tensor, whole on every rank. Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.tensor import TileTensor, rule, untiled
+
+Ints = tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def moved(spec: TileSpec, dims: Ints) -> TileSpec:
+    """The same tiles of a tensor whose spatial dims now lie at `dims` (negative); listed in the tensor's order."""
+    order = sorted(range(len(dims)), key=lambda i: dims[i])
+    if order == list(range(len(dims))):
+        return spec if dims == spec.dims else spec.with_dims(dims)
+    ranks = []
+    for place in product(*(range(spec.grid[i]) for i in order)):
+        old = dict(zip(order, place))
+        number = 0
+        for i, n in enumerate(spec.grid):
+            number = number * n + old[i]
+        ranks.append(spec.ranks[number])
+    cuts = tuple(spec.cuts[i] for i in order)
+    have = tuple(tuple(box[i] for i in order) for box in spec.have)
+    return TileSpec(cuts, spec.exchanger, tuple(dims[i] for i in order), tuple(ranks), have)
+
+
+def at(spec: TileSpec, positions: Sequence[int], ndim: int) -> TileSpec:
+    """The same tiles of a tensor of `ndim` dims whose spatial dims lie at `positions`, counted from the front."""
+    return moved(spec, tuple(p - ndim for p in positions))
+
+
+def ints(args: tuple[Any, ...]) -> Ints:
+    """The numbers of a call that takes them one by one or as one sequence."""
+    if len(args) == 1 and isinstance(args[0], (tuple, list)):
+        args = tuple(args[0])
+    return tuple(int(a) for a in args)
+
+
+def from_front(dim: int, ndim: int) -> int:
+    if not -ndim <= dim < ndim:
+        raise IndexError(f"dim {dim} is out of range for a tensor of {ndim} dims; use -{ndim} to {ndim - 1}")
+    return dim % ndim
+
+
+# ------------------------------------------------------------------------------------------------- order of the dims
+
+
+def permuted(input: TileTensor, order: Ints) -> TileTensor:
+    ndim = input.ndim
+    order = tuple(from_front(d, ndim) for d in order)
+    positions = [order.index(p) for p in input.spec.positions(ndim)]
+    return TileTensor.wrap(input.local.permute(order), at(input.spec, positions, ndim))
+
+
+@rule(torch.permute, Tensor.permute)
+def permute(input: TileTensor, *dims: Any, **kwargs: Any) -> TileTensor:
+    return permuted(input, ints((*dims, *kwargs.values())))
+
+
+@rule(torch.transpose, torch.swapaxes, torch.swapdims, Tensor.transpose, Tensor.swapaxes, Tensor.swapdims)
+def transpose(input: TileTensor, dim0: int, dim1: int) -> TileTensor:
+    order = list(range(input.ndim))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return permuted(input, tuple(order))
+
+
+@rule(torch.movedim, torch.moveaxis, Tensor.movedim, Tensor.moveaxis)
+def movedim(input: TileTensor, source: Any, destination: Any) -> TileTensor:
+    ndim = input.ndim
+    # Where each dim goes is what torch does to a tensor whose sizes are the dims' numbers.
+    order = torch.movedim(torch.empty(tuple(range(ndim)), device="meta"), source, destination).shape
+    return permuted(input, tuple(order))
+
+
+@rule(getattr(Tensor, "mT").__get__, torch.adjoint, Tensor.adjoint)  # noqa: B009
+def matrix_transpose(input: TileTensor) -> TileTensor:
+    if input.dtype.is_complex:
+        raise untiled(torch.adjoint, (input,), why="complex tensors have no rule")
+    return transpose(input, -2, -1)
+
+
+@rule(getattr(Tensor, "T").__get__, torch.t, Tensor.t)  # noqa: B009
+def reverse_dims(input: TileTensor) -> TileTensor:
+    if input.ndim != 2:
+        raise untiled(torch.t, (input,), why="a transpose of a tensor without exactly 2 dims; use permute")
+    return permuted(input, (1, 0))
+
+
+# ------------------------------------------------------------------------------------------------- sizes of the dims
+
+
+@lru_cache(maxsize=4096)
+def places(shape: Ints, spatial: Ints, target: Ints) -> Ints | None:
+    """Where the `spatial` dims of `shape` are found in `target`, each a dim of its own; None if one is merged."""
+    found: list[int] = []
+    for p in spatial:
+        before = prod(shape[:p])
+        first = found[-1] + 1 if found else 0
+        fits = (q for q in range(first, len(target)) if target[q] == shape[p] and prod(target[:q]) == before)
+        place = next(fits, None)
+        if place is None:
+            return None
+        found.append(place)
+    return tuple(found)
+
+
+def whole_sizes(shape: Ints, target: Ints) -> Ints:
+    """`target` with its -1, if any, worked out."""
+    count, known = prod(shape), prod(n for n in target if n != -1)
+    if target.count(-1) == 1 and known and count % known == 0:
+        target = tuple(count // known if n == -1 else n for n in target)
+    if min(target, default=0) < 0 or prod(target) != count:
+        raise ValueError(f"a tensor of shape {shape} with {count} values cannot take the shape {target}")
+    return target
+
+
+def reshaped(input: TileTensor, target: Ints, view: bool = False) -> Tensor:
+    shape, spec = tuple(input.shape), input.spec
+    target = whole_sizes(shape, target)
+    found = places(shape, spec.positions(len(shape)), target) if prod(shape) else None
+    if found is None:
+        return input.full().reshape(target)
+    out = at(spec, found, len(target))
+    local = out.local_shape(target)
+    return TileTensor.wrap(input.local.view(local) if view else input.local.reshape(local), out)
+
+
+@rule(torch.reshape, Tensor.reshape)
+def reshape(input: TileTensor, *shape: Any, **kwargs: Any) -> Tensor:
+    return reshaped(input, ints((*shape, *kwargs.values())))
+
+
+@rule(Tensor.view)
+def view(input: TileTensor, *shape: Any, **kwargs: Any) -> Tensor:
+    if any(isinstance(s, torch.dtype) for s in (*shape, *kwargs.values())):
+        raise untiled(Tensor.view, (input, *shape), kwargs, why="a view as another dtype has no rule")
+    return reshaped(input, ints((*shape, *kwargs.values())), view=True)
+
+
+@rule(Tensor.view_as, Tensor.reshape_as)
+def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    if not isinstance(input, TileTensor):
+        return input.reshape(other.shape)
+    return reshaped(input, tuple(other.shape))
+
+
+@rule(torch.flatten, Tensor.flatten)
+def flatten(input: TileTensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    shape = tuple(input.shape)
+    first, last = from_front(start_dim, len(shape)), from_front(end_dim, len(shape))
+    if first > last:
+        raise ValueError(f"flatten needs start_dim <= end_dim, got {start_dim} and {end_dim}")
+    return reshaped(input, (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]))
+
+
+@rule(torch.ravel, Tensor.ravel)
+def ravel(input: TileTensor) -> Tensor:
+    return reshaped(input, (-1,))
+
+
+@rule(torch.unflatten, Tensor.unflatten)
+def unflatten(input: TileTensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    shape = tuple(input.shape)
+    dim = from_front(dim, len(shape))
+    return reshaped(input, (*shape[:dim], *whole_sizes((shape[dim],), ints((sizes,))), *shape[dim + 1 :]))
+
+
+# --------------------------------------------------------------------------------------------- dims that come and go
+
+
+@rule(torch.unsqueeze, Tensor.unsqueeze)
+def unsqueeze(input: TileTensor, dim: int) -> TileTensor:
+    ndim = input.ndim + 1
+    dim = from_front(dim, ndim)
+    positions = [p + (p >= dim) for p in input.spec.positions(ndim - 1)]
+    return TileTensor.wrap(input.local.unsqueeze(dim), at(input.spec, positions, ndim))
+
+
+@rule(torch.squeeze, Tensor.squeeze)
+def squeeze(input: TileTensor, *dim: Any, **kwargs: Any) -> Tensor:
+    shape = tuple(input.shape)
+    ndim = len(shape)
+    named = ints((*dim, *kwargs.values())) if dim or kwargs else tuple(range(ndim))
+    gone = {d for d in (from_front(n, ndim) for n in named) if shape[d] == 1}
+    positions = input.spec.positions(ndim)
+    if gone.intersection(positions):  # an image of one pixel in this dim is no longer cut in it
+        return input.full().squeeze(tuple(gone))
+    kept = [p - len([d for d in gone if d < p]) for p in positions]
+    return TileTensor.wrap(input.local.squeeze(tuple(gone)), at(input.spec, kept, ndim - len(gone)))
+
+
+@rule(Tensor.expand, torch.broadcast_to, Tensor.broadcast_to)
+def expand(input: TileTensor, *sizes: Any, **kwargs: Any) -> Tensor:
+    kwargs.pop("implicit", None)
+    target = ints((*sizes, *kwargs.values()))
+    spec = input.spec
+    if any(target[d] not in (-1, n) for d, n in zip(spec.dims, spec.size)):
+        return input.full().expand(target)
+    local = list(target)
+    for d in spec.dims:
+        local[d] = -1
+    return TileTensor.wrap(input.local.expand(local), spec)
+
+
+@rule(Tensor.expand_as)
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    return input.expand(tuple(other.shape))
+
+
+def repeated(input: TileTensor, times: Ints) -> Tensor:
+    spec = input.spec
+    if any(times[d] != 1 for d in spec.dims):
+        return input.full().repeat(times)
+    return TileTensor.wrap(input.local.repeat(times), spec)
+
+
+@rule(Tensor.repeat)
+def repeat(input: TileTensor, *repeats: Any, **kwargs: Any) -> Tensor:
+    return repeated(input, ints((*repeats, *kwargs.values())))
+
+
+@rule(torch.tile, Tensor.tile)
+def tile(input: TileTensor, *dims: Any, **kwargs: Any) -> Tensor:
+    times = ints((*dims, *kwargs.values()))
+    return repeated(input, (1,) * (input.ndim - len(times)) + times)
+
+
+@rule(torch.repeat_interleave, Tensor.repeat_interleave)
+def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, **kwargs: Any) -> Tensor:
+    if not isinstance(input, TileTensor) or isinstance(repeats, TileTensor):
+        raise untiled(torch.repeat_interleave, (input, repeats), why="a tile cannot say how often to repeat")
+    if dim is None or from_front(dim, input.ndim) in input.spec.positions(input.ndim):
+        return input.full().repeat_interleave(repeats, dim, **kwargs)
+    return TileTensor.wrap(input.local.repeat_interleave(repeats, dim, **kwargs), input.spec)
+
+
+def _at_least(function: Callable[..., Any], ndim: int) -> None:
+    @rule(function)
+    def at_least(*tensors: Any) -> Any:
+        listed = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+        if all(t.ndim >= ndim for t in listed):
+            return listed[0] if listed is tensors and len(tensors) == 1 else tuple(listed)
+        raise untiled(function, tensors, why=f"a tile of fewer than {ndim} dims has no rule")
+
+
+for _ndim, _function in enumerate((torch.atleast_1d, torch.atleast_2d, torch.atleast_3d), start=1):
+    _at_least(_function, _ndim)
