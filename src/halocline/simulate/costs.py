@@ -33,7 +33,7 @@ class Costs:
     """Durations in any one unit, sizes in bytes. Every amount is one number, or one per stage.
 
     With chunks, durations and sizes are those of a whole place, of which each of its stages takes an equal part, so
-    that the same table compares an interleaved schedule with others; a list with one number per stage is taken as it is.
+    that the same table compares an interleaved schedule with others. A list with one number per stage is taken as is.
     """
 
     forward: Amount = 1.0

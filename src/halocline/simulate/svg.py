@@ -102,9 +102,8 @@ def _draw_event(body: list[str], event: Event, row: float, scale: float) -> None
     label = str(instruction.microbatch) if instruction.microbatch >= 0 else ""
     if label and _LETTER * len(label) + 3 <= width:
         # An inline style, because the sheet's colour of text would win over an attribute.
-        body.append(
-            f'<text class="box" x="{x + width / 2:.2f}" y="{row + _ROW / 2:g}" style="fill:{colours.ink}">{label}</text>'
-        )
+        middle = f'x="{x + width / 2:.2f}" y="{row + _ROW / 2:g}"'
+        body.append(f'<text class="box" {middle} style="fill:{colours.ink}">{label}</text>')
 
 
 def _draw_axis(body: list[str], span: float, scale: float, y: float) -> None:

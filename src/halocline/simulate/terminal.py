@@ -42,7 +42,7 @@ def draw_terminal(events: Sequence[Event], *, width: int, rows: int = 64) -> Tex
 
 
 def _columns_per_time(events: Sequence[Event], width: int) -> float:
-    """As many columns as fit; a whole number for the shortest operation where that is possible, so nothing is skewed."""
+    """As many columns as fit; a whole number for the shortest operation if possible, so that nothing is skewed."""
     span = max((event.end for event in events), default=0.0)
     if not span:
         return 1.0
