@@ -272,7 +272,11 @@ def _variance(name: str, deviation: bool, with_mean: bool) -> None:
         some, every = _spatial(input, dims)
         if not every:
             whole = input.full() if some else input.local
-            out = function(whole, dims, correction=correction, keepdim=keepdim)
+            if whole.numel():
+                out = function(whole, dims, correction=correction, keepdim=keepdim)
+            else:  # an empty tile, of which torch would warn
+                out = whole.sum(dims, keepdim=keepdim)
+                out = (out, out) if with_mean else out
             if some:
                 return out
             spec = spec_after_reduction(input.spec, input.ndim, dims, keepdim)

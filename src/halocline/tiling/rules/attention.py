@@ -1,0 +1,101 @@
+"""Attention whose queries are tiles: each rank answers its own queries, from keys and values gathered over all ranks.
+
+Exact; the scores, the largest tensor by far, stay cut. Attention with dropout is computed whole, as one device draws
+it. Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from halocline.tiling.rules.elementwise import align, part_of
+from halocline.tiling.rules.gathered import cut_within
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.tensor import TileTensor, rule, untiled
+
+
+def whole(tensor: Any) -> Any:
+    """The whole of a tile; anything else as it is."""
+    return tensor.full() if isinstance(tensor, TileTensor) else tensor
+
+
+def _recut(out: Tensor, spec: TileSpec) -> TileTensor:
+    return TileTensor.wrap(part_of(out, spec).clone(), spec)
+
+
+@rule(F.scaled_dot_product_attention)
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Over the dims (..., sequence, channels) of a tile that is cut in its sequence, or in dims before it only."""
+    run = partial(F.scaled_dot_product_attention, dropout_p=dropout_p, scale=scale, enable_gqa=enable_gqa)
+    if not isinstance(query, TileTensor):  # queries that every rank has
+        return run(query, whole(key), whole(value), whole(attn_mask), is_causal=is_causal)
+    if cut_within(query, -1):
+        raise untiled(F.scaled_dot_product_attention, (query, key, value), why="the channels, dim -1, are cut")
+    sequence = [d for d in query.spec.dims if cut_within(query, d)] == [-2] or query.spec.dims == (-2,)
+    if dropout_p > 0.0 or not (sequence or -2 not in query.spec.dims):
+        out = run(query.full(), whole(key), whole(value), whole(attn_mask), is_causal=is_causal)
+        return _recut(out, query.spec.without_margin())
+    if -2 not in query.spec.dims:  # each pixel attends within itself, as with windows in dims of their own
+        if isinstance(attn_mask, TileTensor):
+            raise untiled(F.scaled_dot_product_attention, (query, attn_mask), why="its mask is cut, too")
+        (q, k, v), spec = align((query, key, value), F.scaled_dot_product_attention)
+        mask = None if attn_mask is None else part_of(attn_mask, spec)
+        return TileTensor.wrap(run(q, k, v, mask, is_causal=is_causal), spec)
+    spec, keys = query.spec, whole(key)
+    start, stop = spec.held[spec.dims.index(-2)]
+    mask = whole(attn_mask)
+    if mask is not None and mask.shape[-2] != 1:
+        mask = mask[..., start:stop, :]
+    if is_causal:
+        if mask is not None:
+            raise ValueError("give one of attn_mask and is_causal")
+        mask = torch.ones(stop - start, keys.shape[-2], dtype=torch.bool, device=keys.device).tril(start)
+    return TileTensor.wrap(run(query.local, keys, whole(value), mask), spec)
+
+
+@rule(F.multi_head_attention_forward)
+def multi_head_attention_forward(
+    query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Over (sequence, batch, channels) or (sequence, channels), cut in the sequence."""
+    names = ("embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "bias_v", "add_zero_attn")
+    names += ("dropout_p", "out_proj_weight", "out_proj_bias", "training", "key_padding_mask", "need_weights")
+    names += ("attn_mask", "use_separate_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "static_k")
+    names += ("static_v", "average_attn_weights", "is_causal")
+    given = {**dict(zip(names, args)), **kwargs}
+    function = F.multi_head_attention_forward
+    given = {name: whole(value) for name, value in given.items()}
+    if not isinstance(query, TileTensor):
+        return function(query, whole(key), whole(value), **given)
+    spec = query.spec
+    if spec.dims != (-query.ndim,):
+        raise untiled(function, (query, key, value), why="only the sequence may be cut, dim 0 where it is called")
+    keys = whole(key)
+    values = keys if value is key else whole(value)
+    # The tiles of the attention's weights, (batch, heads, queries, keys) or fewer dims: cut in the queries.
+    scores = spec.with_dims((-2,))
+    if given["dropout_p"] > 0.0 and given.get("training", True):
+        queries = keys if query is key else query.full()
+        out, weights = function(queries, keys, values, **given)
+        spec, scores = spec.without_margin(), scores.without_margin()
+        return _recut(out, spec), None if weights is None else _recut(weights, scores)
+    mask = given.get("attn_mask")
+    if mask is not None:
+        given["attn_mask"] = part_of(mask, scores)
+    given["is_causal"] = False  # only a hint that the mask given is causal, and untrue of a part of it
+    out, weights = function(query.local, keys, values, **given)
+    return TileTensor.wrap(out, spec), None if weights is None else TileTensor.wrap(weights, scores)

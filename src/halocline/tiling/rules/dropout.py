@@ -1,0 +1,74 @@
+"""Dropout with the mask that one device would draw.
+
+Every rank draws the mask of the whole tensor from the default generator and keeps its part. So ranks that start with
+equal seeds stay in step, whatever they own, and equal one device with that seed. Elementwise dropout needs memory for
+one whole mask while it draws; dropout of channels needs one number per channel. Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.tensor import TileTensor, rule, untiled
+
+# The constant of self-normalising networks: -(lambda * alpha) of SELU, Klambauer et al. (2017), which torch uses, too.
+_ALPHA = 1.7580993408473766
+
+
+def _whole(value: float, x: TileTensor, by_channel: bool) -> Tensor:
+    """A tensor of the whole tensor's shape and memory format; one pixel of it when channels are dropped as one."""
+    shape = list(x.shape)
+    if by_channel:  # dims 0 and 1 are batch and channels to torch, whatever they are; a plain (C, L) has dim 0 only
+        first = 1 if x.ndim == 2 else 2
+        shape[first:] = [1] * (x.ndim - first)
+    # Random numbers fill memory in order: the whole must have the order of dims that the tile has.
+    order = sorted(range(x.ndim), key=lambda d: -x.local.stride(d))
+    whole = torch.full([shape[d] for d in order], value, dtype=x.dtype, device=x.device)
+    return whole.permute(sorted(range(x.ndim), key=order.__getitem__))
+
+
+def _dropout(function: Callable[..., Tensor], by_channel: bool, alpha: bool) -> None:
+    in_place_form = function.__name__.endswith("_")
+
+    @rule(function)
+    def dropout(input: Tensor, p: float = 0.5, training: Any = None, inplace: bool = False, **kwargs: Any) -> TileTensor:
+        if not isinstance(input, TileTensor):
+            raise untiled(function, (input,))
+        if not 0.0 <= p <= 1.0:
+            raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+        train = kwargs.get("train", _TRAINING[function] if training is None else training)
+        inplace = inplace or in_place_form
+        local, spec = input.local, input.spec
+        if not train:
+            return input
+        if not alpha:
+            mask = part_of(function(_whole(1.0, input, by_channel), p, True), spec).clone()
+            out = local.mul_(mask) if inplace else local * mask
+        elif p in (0.0, 1.0):  # torch draws nothing
+            out = local if p == 0.0 else local.mul_(0.0) if inplace else local * 0.0
+        else:
+            # On zeros it gives the offset alone: positive where the value is kept, negative where it is dropped.
+            offset = part_of(function(_whole(0.0, input, by_channel), p, True), spec).clone()
+            scale = (offset > 0).to(local.dtype) / sqrt((1 - p) * (1 + p * _ALPHA * _ALPHA))
+            out = local.mul_(scale).add_(offset) if inplace else torch.addcmul(offset, local, scale)
+        return input if out is local else TileTensor.wrap(out, spec)
+
+
+# Whether each form drops when it is not said.
+_TRAINING: dict[Any, bool] = {}
+for _functions, _by_channel, _alpha in (
+    ((F.dropout, torch.dropout, torch.dropout_), False, False),
+    ((F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout, torch.feature_dropout_), True, False),
+    ((F.alpha_dropout, torch.alpha_dropout, torch.alpha_dropout_), False, True),
+    ((F.feature_alpha_dropout, torch.feature_alpha_dropout, torch.feature_alpha_dropout_), True, True),
+):
+    for _function in _functions:
+        _TRAINING[_function] = _function not in (F.alpha_dropout, F.feature_alpha_dropout)
+        _dropout(_function, _by_channel, _alpha)

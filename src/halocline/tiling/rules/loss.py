@@ -1,0 +1,190 @@
+"""Losses of tiles against dense targets: tiles themselves, or whole tensors that are sliced to the tile.
+
+A mean divides by what the whole image divides by, so the loss is a plain number, equal on every rank; without
+reduction it is a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import _reduction as legacy
+
+from halocline.tiling.route import all_sum
+from halocline.tiling.rules.elementwise import align, part_of
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.statistics import LOW_PRECISION
+from halocline.tiling.tensor import TileTensor, rule, untiled
+
+
+def _reduction(arguments: dict[str, Any]) -> str:
+    """The reduction asked for, in its present or its older form, which torch still takes and warns of."""
+    average, reduce = arguments.pop("size_average", None), arguments.pop("reduce", None)
+    reduction = arguments["reduction"]
+    if average is not None or reduce is not None:
+        reduction = legacy.legacy_get_string(average, reduce)
+    if reduction not in ("none", "mean", "sum", "batchmean"):
+        raise ValueError(f"{reduction} is not a valid value for reduction; use none, mean or sum")
+    return reduction
+
+
+def _pixelwise(function: Callable[..., Tensor]) -> None:
+    """Register a loss that compares pixel with pixel and broadcasts its tensors."""
+    form = signature(function)
+
+    @rule(function)
+    def loss(*args: Any, **kwargs: Any) -> Tensor:
+        bound = form.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = bound.arguments
+        reduction = _reduction(arguments)
+        if reduction == "batchmean" and function is not F.kl_div:
+            raise ValueError("only kl_div has the reduction batchmean; use none, mean or sum")
+        arguments["reduction"] = "none"
+        names = [name for name, value in arguments.items() if isinstance(value, Tensor)]
+        values, spec = align([arguments[name] for name in names], function)
+        arguments.update(zip(names, values))
+        out = TileTensor.wrap(function(**arguments), spec)
+        if reduction == "mean":
+            return out.mean()
+        if reduction == "batchmean":
+            return out.sum() / out.shape[0]
+        return out.sum() if reduction == "sum" else out
+
+
+for _function in (
+    F.mse_loss,
+    F.l1_loss,
+    F.smooth_l1_loss,
+    F.huber_loss,
+    F.kl_div,
+    F.binary_cross_entropy,
+    F.binary_cross_entropy_with_logits,
+    F.soft_margin_loss,
+    F.hinge_embedding_loss,
+    F.margin_ranking_loss,
+    F.poisson_nll_loss,
+):
+    _pixelwise(_function)
+
+
+def _part(target: Tensor, spec: TileSpec, function: Any) -> Tensor:
+    """What of the target lies under the tiles of `spec`; both are of the whole image's size."""
+    if not isinstance(target, TileTensor):
+        return part_of(target, spec)
+    if target.spec.dims != spec.dims or target.spec.size != spec.size or target.spec.exchanger is not spec.exchanger:
+        raise untiled(function, (target,), why=f"the target's tiles are not those of an image of size {spec.size}")
+    return target.retiled(spec).local
+
+
+def _classes(function: Any, input: Any, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
+    """The owned input and target, their spec, and whether the target gives a class per pixel (or probabilities)."""
+    if not isinstance(input, TileTensor) or min(input.spec.positions(input.ndim)) < 2:
+        raise untiled(
+            function, (input, target), why="its input must be a tile of (batch, classes, pixels), cut in its pixels"
+        )
+    whole = tuple(input.shape)
+    by_class = target.ndim == input.ndim - 1
+    if tuple(target.shape) != (whole[:1] + whole[2:] if by_class else whole):
+        raise ValueError(
+            f"the target {tuple(target.shape)} does not fit the input {whole}; give {whole[:1] + whole[2:]} classes"
+        )
+    spec = input.spec.without_margin()
+    return input.owned, _part(target, spec, function), spec, by_class
+
+
+def _reduced(sums: Tensor, divisor: Tensor | float | None, spec: TileSpec) -> Tensor:
+    """The ranks' sums in one, divided by their divisors' sum (a tensor) or by a number."""
+    dtype = sums.dtype
+    wide = sums.float() if dtype in LOW_PRECISION else sums
+    if not isinstance(divisor, Tensor):
+        whole = all_sum(wide, spec.exchanger)
+        return (whole if divisor is None else whole / divisor).to(dtype)
+    whole, weight = all_sum(torch.stack([wide, divisor.detach().to(wide.dtype)]), spec.exchanger).unbind()
+    return (whole / weight.detach()).to(dtype)
+
+
+def _weight_of(target: Tensor, weight: Tensor | None, ignored: int, dtype: torch.dtype) -> Tensor:
+    """The sum of the weights of a rank's pixels."""
+    counted = target != ignored
+    if weight is None:
+        return counted.sum(dtype=torch.promote_types(dtype, torch.float32))
+    return torch.where(counted, weight[torch.where(counted, target, 0)], 0.0).sum(
+        dtype=torch.promote_types(dtype, torch.float32)
+    )
+
+
+@rule(F.cross_entropy)
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
+    owned, part, spec, by_class = _classes(F.cross_entropy, input, target)
+
+    def local(reduction: str) -> Tensor:
+        return F.cross_entropy(
+            owned, part, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
+
+    if reduction == "none":
+        return TileTensor.wrap(local("none"), spec)
+    sums = local("sum")
+    if reduction == "sum":
+        return _reduced(sums, None, spec)
+    if by_class:
+        return _reduced(sums, _weight_of(part, weight, ignore_index, sums.dtype), spec)
+    return _reduced(sums, input.numel() / input.shape[1], spec)
+
+
+@rule(F.nll_loss)
+def nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
+    owned, part, spec, by_class = _classes(F.nll_loss, input, target)
+    if not by_class:
+        raise ValueError(f"nll_loss wants a class per pixel, but got a target of shape {tuple(target.shape)}")
+    if reduction == "none":
+        return TileTensor.wrap(F.nll_loss(owned, part, weight, ignore_index=ignore_index, reduction="none"), spec)
+    sums = F.nll_loss(owned, part, weight, ignore_index=ignore_index, reduction="sum")
+    return _reduced(sums, _weight_of(part, weight, ignore_index, sums.dtype) if reduction == "mean" else None, spec)
+
+
+@rule(F.gaussian_nll_loss)
+def gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """Written out, as torch looks at the values of the variance and at its shape. The clamp has no gradient."""
+    constant = 0.5 * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64)).item() if full else 0.0
+    if not isinstance(var, Tensor):
+        raise untiled(F.gaussian_nll_loss, (input, target, var), why="give the variance as a tensor")
+    if not (isinstance(var, TileTensor) or var.shape == input.shape or var.ndim == 0):
+        raise untiled(F.gaussian_nll_loss, (input, target, var), why="the variance must be of the input's shape")
+    var = var + (var.detach().clamp(min=eps) - var.detach())
+    out = 0.5 * (torch.log(var) + (input - target) ** 2 / var) + constant
+    if reduction == "none":
+        return out
+    return out.mean() if reduction == "mean" else out.sum()
