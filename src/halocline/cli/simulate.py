@@ -102,11 +102,11 @@ def _summary(schedule: Schedule, result: Simulation) -> dict[str, object]:
 
 
 def _title(plan: Plan) -> str:
-    parts = [plan.schedule, f"{plan.places} stages" + (f" x {plan.chunks} chunks" if plan.chunks > 1 else "")]
-    parts.append(f"{plan.microbatches} microbatches")
+    parts = [plan.schedule, _count(plan.places, "stage") + (f" x {plan.chunks} chunks" if plan.chunks > 1 else "")]
+    parts.append(_count(plan.microbatches, "microbatch"))
     if plan.pipes > 1:
         parts.append(f"{plan.pipes} pipes")
-    parts.append(f"{plan.world_size} processes")
+    parts.append(_count(plan.world_size, "process"))
     return ", ".join(parts)
 
 
@@ -125,7 +125,8 @@ def _note(schedule: Schedule, result: Simulation) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+    ending = "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{number} {noun}" + ("" if number == 1 else ending)
 
 
 def _bytes(size: float) -> str:
