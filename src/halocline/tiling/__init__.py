@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from halocline.tiling.exchanger import Exchanger, NoCommunication, ThreadExchanger, Traffic, traffic
     from halocline.tiling.fusion import fuse, fused, run_fused
     from halocline.tiling.gradient import backward
+    from halocline.tiling.overlapping import overlap
     from halocline.tiling.spec import TileSpec
     from halocline.tiling.tensor import TileTensor, UntiledOperation, rule
 
@@ -27,6 +28,7 @@ _HOMES = {
     "backward": "gradient",
     "fuse": "fusion",
     "fused": "fusion",
+    "overlap": "overlapping",
     "redistribute": "cutting",
     "rule": "tensor",
     "run_fused": "fusion",
@@ -45,6 +47,7 @@ __all__ = [
     "backward",
     "fuse",
     "fused",
+    "overlap",
     "redistribute",
     "rule",
     "run_fused",

@@ -54,6 +54,8 @@ class Exchanger(ABC):
         self.counter = Traffic()
         self.watcher: Callable[..., None] | None = None
         """Told of every window that is worked out for this rank's tiles: (spec, reaches, output spec)."""
+        self.trials: dict[Any, Any] = {}
+        """What was measured of overlapping this rank's exchanges with computation."""
 
     def start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
         """Begin sending `sends` and filling `receives` (both by peer); the returned function waits for the end.

@@ -75,7 +75,11 @@ def _geometry(spec: TileSpec, reaches: tuple[Reach, ...], own_padding: bool) -> 
     need = tuple(clip(needed(reaches, box), spec.size) for box in out.own)
     exchange = not all(contains(held, box) for held, box in zip(spec.have, need))
     if not exchange and not spec.bare:
-        have = tuple(own if is_empty(own) else given(reaches, held, spec.size) for own, held in zip(out.own, spec.have))
+        # A rank whose outputs read nothing but padding needs no pixels, and computes no more than those.
+        have = tuple(
+            own if is_empty(own) or is_empty(box) else given(reaches, held, spec.size)
+            for own, box, held in zip(out.own, need, spec.have)
+        )
         out = out.with_have(have)
         need = tuple(clip(needed(reaches, box), spec.size) for box in have)
     out_box, in_box = out.held, need[rank]

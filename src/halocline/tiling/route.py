@@ -100,7 +100,7 @@ class Route:
                 result.zero_()
             result[self.keep[0]].copy_(part)
         for place, strip in zip(self.sends, strips):
-            result[place.at] += strip
+            result[place.at].add_(strip)
         return result
 
 

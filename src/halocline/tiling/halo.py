@@ -1,0 +1,121 @@
+"""How an operator's padded input comes together on this rank: from its tile, from received strips, and from padding.
+
+Knows one Geometry, whose work is planned once; nothing of operators or gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from halocline.tiling.boxes import Box, intersect, is_empty, shape, slices
+from halocline.tiling.geometry import Geometry, border
+from halocline.tiling.route import Index, Route, empty_as, index, route
+
+TILE = -1
+"""The number of the tile itself among the sources; strips count from 0."""
+FILL = -2
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """How the pixels of one box come together."""
+
+    size: tuple[int, ...]
+    pieces: tuple[tuple[int, Index, Index], ...]
+    """(source, where in it, where in the box)"""
+    fills: tuple[Index, ...]
+    """Where in the box lies padding."""
+    row: tuple[int, tuple[tuple[int, int], ...]] | None
+    """If whole sources just lie side by side: the dim, and each (source or FILL, its length), in order."""
+
+    def run(self, tile: Tensor, strips: Sequence[Tensor], way: Route, fill: float) -> Tensor:
+        """The box, in the memory format of `tile`. Equal to a source where that is all there is in it: a view."""
+        if self.row is not None:
+            dim, lengths = self.row
+            parts = []
+            for source, length in lengths:
+                if source == TILE:
+                    parts.append(tile)
+                elif source == FILL:
+                    size = list(tile.shape)
+                    size[dim] = length
+                    parts.append(tile.new_full(size, fill))
+                else:
+                    parts.append(strips[source])
+            if len(parts) == 1:
+                return parts[0]
+            if not tile.is_contiguous():
+                if tile.ndim == 4 and tile.is_contiguous(memory_format=torch.channels_last):
+                    parts = [p.contiguous(memory_format=torch.channels_last) for p in parts]
+                elif tile.ndim == 5 and tile.is_contiguous(memory_format=torch.channels_last_3d):
+                    parts = [p.contiguous(memory_format=torch.channels_last_3d) for p in parts]
+            return torch.cat(parts, dim)
+        box = empty_as(tile, way.resize(tile, self.size))
+        for place in self.fills:
+            box[place] = fill
+        for source, there, here in self.pieces:
+            box[here].copy_((tile if source == TILE else strips[source])[there])
+        return box
+
+
+@lru_cache(maxsize=4096)
+def halo_route(where: Geometry) -> Route:
+    """What this rank sends and receives so that every rank has the pixels it needs."""
+    spec = where.source
+    owned = spec.own if where.exchange else spec.have
+    return route(owned, spec.held, where.need, where.padded, spec.dims, spec.exchanger.rank)
+
+
+@lru_cache(maxsize=4096)
+def assembly(where: Geometry, box: Box) -> Assembly:
+    """How `box`, a part of the padded input, comes together from the tile and the strips of `halo_route(where)`."""
+    spec, way = where.source, halo_route(where)
+    rank = spec.exchanger.rank
+    owned = spec.own if where.exchange else spec.have
+    sources: list[tuple[int, Box, Box]] = [(TILE, intersect(owned[rank], where.need[rank]), spec.held)]
+    for i, strip in enumerate(way.receives):
+        arrived = intersect(owned[strip.peer], where.need[rank])
+        sources.append((i, arrived, arrived))
+    pieces = []
+    for number, part, held in sources:
+        common = intersect(part, box)
+        if not is_empty(common) and not is_empty(part):
+            pieces.append((number, common, held))
+    return Assembly(
+        shape(box),
+        tuple(
+            (n, index(slices(part, held), spec.dims), index(slices(part, box), spec.dims)) for n, part, held in pieces
+        ),
+        tuple(index(slab, spec.dims) for slab in border(box, intersect(where.in_box, box))),
+        _row(pieces, box, spec.dims),
+    )
+
+
+def _row(
+    pieces: list[tuple[int, Box, Box]], box: Box, dims: tuple[int, ...]
+) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+    """The `row` of an Assembly, where whole sources lie side by side in one dim."""
+    if is_empty(box) or any(part != held for _, part, held in pieces):
+        return None
+    differing = {d for _, part, _ in pieces for d, (a, b) in enumerate(zip(part, box)) if a != b}
+    if not any(n == TILE for n, _, _ in pieces) or len(differing) > 1:
+        return None
+    d = differing.pop() if differing else 0
+    lengths = []
+    at = box[d][0]
+    for number, part, _ in sorted(pieces, key=lambda piece: piece[1][d]):
+        start, stop = part[d]
+        if start > at:
+            lengths.append((FILL, start - at))
+        elif start < at:
+            return None
+        lengths.append((number, stop - start))
+        at = stop
+    if at < box[d][1]:
+        lengths.append((FILL, box[d][1] - at))
+    return dims[d], tuple(lengths)

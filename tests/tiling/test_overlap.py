@@ -1,0 +1,155 @@
+"""Computing while the halo travels: exact under every policy, and `auto` keeps what was faster."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import assert_close, assert_exact, image, on_threads
+from torch import Tensor, nn
+
+from halocline import tiling
+from halocline.tiling import overlapping
+from halocline.tiling.boxes import Window, contains, intersect, is_empty, shape
+from halocline.tiling.geometry import geometry
+from halocline.tiling.overlapping import Policy, Trial, split
+
+
+class Under(nn.Module):
+    def __init__(self, module: nn.Module, policy: Policy) -> None:
+        super().__init__()
+        self.module, self.policy = module, policy
+
+    def forward(self, x: Tensor) -> Tensor:
+        with tiling.overlap(self.policy):
+            out: Tensor = self.module(x)
+        return out
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_random_windows_are_exact_when_overlapped(data: st.DataObject) -> None:
+    dims = data.draw(st.sampled_from([1, 2, 2, 3]))
+    cuts = []
+    for _ in range(dims):
+        n = data.draw(st.integers(6, 16 if dims < 3 else 8))
+        cuts.append([0, *sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=2 if dims < 3 else 1))), n])
+    kernel = tuple(data.draw(st.integers(1, 4)) for _ in cuts)
+    stride = tuple(data.draw(st.integers(1, 2)) for _ in cuts)
+    padding = tuple(data.draw(st.integers(0, k // 2)) for k in kernel)
+    kinds = ((nn.Conv1d, nn.MaxPool1d), (nn.Conv2d, nn.MaxPool2d), (nn.Conv3d, nn.MaxPool3d))[dims - 1]
+    module: nn.Module
+    if data.draw(st.booleans()):
+        module = kinds[0](2, 2, kernel, stride, padding)  # type: ignore[arg-type]
+    else:
+        module = kinds[1](kernel, stride, padding)  # type: ignore[arg-type]
+    margin = data.draw(st.sampled_from([0, 0, 1, 2]))
+    assert_exact(Under(module, "always"), (2, 2, *[c[-1] for c in cuts]), cuts=cuts, margin=margin)
+
+
+@pytest.mark.parametrize("policy", ["auto", "never", "always"])
+@pytest.mark.parametrize("grid", [(1, 2), (2, 2), (3, 1)])
+def test_a_network_under_each_policy(policy: Policy, grid: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        *(nn.Conv2d(3, 4, 5, 2, 2), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.AvgPool2d(3, 2, 1)),
+        *(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=2, dilation=2, bias=False)),
+    )
+    assert_exact(Under(net, policy), (2, 3, 33, 30), grid=grid)
+
+
+def spec_of(cuts: tuple[tuple[int, ...], ...], rank: int = 0) -> tiling.TileSpec:
+    size = 1
+    for c in cuts:
+        size *= len(c) - 1
+    return tiling.TileSpec(cuts, tiling.NoCommunication(rank, size))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_interior_and_seams_cover_each_output_once(data: st.DataObject) -> None:
+    reaches = tuple(
+        Window(data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3)), data.draw(st.integers(0, 2)), 2)
+        for _ in range(2)
+    )
+    spec = spec_of(((0, 9, 20), (0, 7, 13, 19)), data.draw(st.integers(0, 5)))
+    where = geometry(spec, reaches)
+    parts = split(where, reaches)
+    if parts is None:
+        return
+    boxes = [parts.interior.out_box, *(s.out_box for s in parts.seams)]
+    volumes = [shape(b)[0] * shape(b)[1] for b in boxes]
+    assert sum(volumes) == shape(where.out_box)[0] * shape(where.out_box)[1]
+    for i, a in enumerate(boxes):
+        assert contains(where.out_box, a) and not is_empty(a)
+        assert all(is_empty(intersect(a, b)) for b in boxes[:i])
+    assert contains(spec.box, parts.interior.in_box), "the interior must need nothing of others"
+
+
+def test_the_interior_is_computed_before_the_halo_arrives() -> None:
+    """Rank 1 sends nothing until rank 0 has computed something."""
+    computed = threading.Event()
+    conv = nn.Conv2d(1, 1, 3, padding=1, bias=False).double()
+    expected = conv(image((1, 1, 16, 6)))
+
+    class Slow(tiling.ThreadExchanger):
+        def _start(self, sends, receives):  # type: ignore[no-untyped-def]
+            wait = super()._start(sends, receives)
+
+            def later() -> None:
+                computed.set()
+                wait()
+
+            return later
+
+    def run(exchanger: tiling.Exchanger) -> None:
+        exchanger.__class__ = Slow if exchanger.rank == 0 else tiling.ThreadExchanger
+        x = tiling.tile(image((1, 1, 16, 6)), (2, 1), exchanger)
+        with tiling.overlap("always"):
+            if exchanger.rank == 1:
+                assert computed.wait(20), "rank 0 waited for the halo before it computed anything"
+            assert_close(conv(x).full(), expected, 1e-12, "output")
+
+    on_threads(2, run)
+
+
+def test_auto_measures_both_ways_and_keeps_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlapping, "SMALLEST", 1)
+    conv = nn.Conv2d(2, 2, 3, padding=1).double()
+    expected = conv(image((1, 2, 24, 24)))
+
+    def run(exchanger: tiling.Exchanger) -> None:
+        x = tiling.tile(image((1, 2, 24, 24)), (2, 1), exchanger)
+        for _ in range(2 * overlapping.TRIALS + 2):
+            assert_close(conv(x).full(), expected, 1e-12, "output")
+        (trial,) = exchanger.trials.values()
+        assert [len(t) for t in trial.seconds] == [overlapping.TRIALS] * 2
+        assert trial.winner is (min(trial.seconds[1][1:]) < min(trial.seconds[0][1:]))
+
+    on_threads(2, run)
+
+
+def test_auto_does_not_try_small_tiles() -> None:
+    def run(exchanger: tiling.Exchanger) -> None:
+        nn.Conv2d(2, 2, 3, padding=1).double()(tiling.tile(image((1, 2, 24, 24)), (2, 1), exchanger))
+        (trial,) = exchanger.trials.values()
+        assert trial.winner is False and trial.seconds == ([], [])
+
+    on_threads(2, run)
+
+
+@pytest.mark.parametrize("faster", [False, True])
+def test_a_trial_ends_with_the_faster_way(faster: bool) -> None:
+    trial = Trial()
+    while trial.winner is None:
+        overlapped = trial.next()
+        trial.add(overlapped, 1.0 if overlapped is faster else 2.0)
+    assert trial.next() is faster
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="auto, never, always"), tiling.overlap("sometimes"):  # type: ignore[arg-type]
+        pass
