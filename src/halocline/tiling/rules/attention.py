@@ -45,16 +45,16 @@ def scaled_dot_product_attention(
         return run(query, whole(key), whole(value), whole(attn_mask), is_causal=is_causal)
     if cut_within(query, -1):
         raise untiled(F.scaled_dot_product_attention, (query, key, value), why="the channels, dim -1, are cut")
-    sequence = [d for d in query.spec.dims if cut_within(query, d)] == [-2] or query.spec.dims == (-2,)
-    if dropout_p > 0.0 or not (sequence or -2 not in query.spec.dims):
-        out = run(query.full(), whole(key), whole(value), whole(attn_mask), is_causal=is_causal)
-        return _recut(out, query.spec.without_margin())
-    if -2 not in query.spec.dims:  # each pixel attends within itself, as with windows in dims of their own
-        if isinstance(attn_mask, TileTensor):
-            raise untiled(F.scaled_dot_product_attention, (query, attn_mask), why="its mask is cut, too")
+    cut = [d for d in query.spec.dims if cut_within(query, d)]
+    alike = all(isinstance(t, TileTensor) and t.spec == query.spec for t in (key, value))
+    if dropout_p == 0.0 and -2 not in cut and alike and not isinstance(attn_mask, TileTensor):
+        # Each row attends within itself, as with windows, or rows of the image, in dims of their own.
         (q, k, v), spec = align((query, key, value), F.scaled_dot_product_attention)
         mask = None if attn_mask is None else part_of(attn_mask, spec)
         return TileTensor.wrap(run(q, k, v, mask, is_causal=is_causal), spec)
+    if dropout_p > 0.0 or cut not in ([], [-2]) or -2 not in query.spec.dims:
+        out = run(query.full(), whole(key), whole(value), whole(attn_mask), is_causal=is_causal)
+        return _recut(out, query.spec.without_margin())
     spec, keys = query.spec, whole(key)
     start, stop = spec.held[spec.dims.index(-2)]
     mask = whole(attn_mask)
