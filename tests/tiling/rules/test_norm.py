@@ -98,7 +98,8 @@ def conv_then(norm: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "norm", [nn.BatchNorm2d(6), nn.GroupNorm(2, 6), nn.InstanceNorm2d(6, track_running_stats=True), nn.LayerNorm([2, 2])]
+    "norm",
+    [nn.BatchNorm2d(6), nn.GroupNorm(2, 6), nn.InstanceNorm2d(6, track_running_stats=True), nn.LayerNorm([2, 2])],
 )
 def test_ranks_without_pixels(norm: nn.Module) -> None:
     assert_exact(conv_then(norm), (2, 6, 8, 9), grid=(1, 6))

@@ -38,7 +38,9 @@ def _dropout(function: Callable[..., Tensor], by_channel: bool, alpha: bool) -> 
     in_place_form = function.__name__.endswith("_")
 
     @rule(function)
-    def dropout(input: Tensor, p: float = 0.5, training: Any = None, inplace: bool = False, **kwargs: Any) -> TileTensor:
+    def dropout(
+        input: Tensor, p: float = 0.5, training: Any = None, inplace: bool = False, **kwargs: Any
+    ) -> TileTensor:
         if not isinstance(input, TileTensor):
             raise untiled(function, (input,))
         if not 0.0 <= p <= 1.0:

@@ -93,9 +93,7 @@ def group_norm(
     if spec.exchanger.size == 1:
         return TileTensor.wrap(F.group_norm(x.local, num_groups, weight, bias, eps), spec)
     groups = _as_autocast(x.local).unflatten(1, (num_groups, -1))
-    weight, bias = (
-        None if p is None else p.view(num_groups, -1, *(1,) * (x.ndim - 2)) for p in (weight, bias)
-    )
+    weight, bias = (None if p is None else p.view(num_groups, -1, *(1,) * (x.ndim - 2)) for p in (weight, bias))
     dims = tuple(range(1 - x.ndim, 0))
     out, _, _ = _Normalise.apply(groups, weight, bias, dims, eps, spec)
     return TileTensor.wrap(out.flatten(1, 2), spec)
@@ -123,9 +121,7 @@ def instance_norm(
     weight, bias = _along_channels(weight, x.ndim), _along_channels(bias, x.ndim)
     out, mean, variance = _Normalise.apply(x.local, weight, bias, tuple(range(2 - x.ndim, 0)), eps, spec)
     with torch.no_grad():
-        update_running(
-            (running_mean, running_var, momentum), mean.mean(0).flatten(), variance.mean(0).flatten(), count
-        )
+        update_running((running_mean, running_var, momentum), mean.mean(0).flatten(), variance.mean(0).flatten(), count)
     return TileTensor.wrap(out, spec)
 
 

@@ -55,9 +55,7 @@ _softmax("softmin", log=False, negative=True)
 
 
 @rule(F.gumbel_softmax)
-def gumbel_softmax(
-    logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
-) -> TileTensor:
+def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> TileTensor:
     """Every rank draws the noise of the whole image, so that ranks with equal seeds see what one device sees."""
     if not isinstance(logits, TileTensor):
         raise untiled(F.gumbel_softmax, (logits,))
