@@ -72,9 +72,7 @@ def rot90(input: TileTensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> TileTe
 def roll(input: TileTensor, shifts: Any, dims: Any = None) -> TileTensor:
     steps, named = ints((shifts,)), ints((dims,)) if dims is not None and dims != () else ()
     if len(steps) != len(named):
-        raise untiled(
-            torch.roll, (input, shifts, dims), why="give one dim per shift; rolled as one line it has no rule"
-        )
+        raise untiled(torch.roll, (input, shifts, dims), why="give one dim per shift: as one line it has no rule")
     for shift, dim in zip(steps, named):
         dim = from_front(dim, input.ndim)
         spatial = input.spec.positions(input.ndim)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Box, Interval
 from halocline.tiling.rules.elementwise import part_of
-from halocline.tiling.rules.shape import at, from_front
+from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
 
@@ -239,9 +240,9 @@ def tensor_split(input: TileTensor, indices_or_sections: Any, dim: int = 0, **kw
         parts, rest = divmod(size, cuts)
         cuts = [i * parts + min(i, rest) for i in range(1, cuts)]
     bounds = [0, *cuts, size]
-    if any(a > b for a, b in zip(bounds, bounds[1:])):
+    if any(a > b for a, b in pairwise(bounds)):
         raise untiled(torch.tensor_split, (input, cuts), why=f"the split points {cuts} do not rise from 0 to {size}")
-    return _pieces(input, dim, list(zip(bounds, bounds[1:])))
+    return _pieces(input, dim, list(pairwise(bounds)))
 
 
 def _gather(function: Callable[..., Any]) -> None:

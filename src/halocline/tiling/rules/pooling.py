@@ -1,4 +1,4 @@
-"""Max, average and LP pooling in 1, 2 and 3 dims, and adaptive average pooling to one pixel.
+"""Max, average and LP pooling in 1, 2 and 3 dims; adaptive pooling is adaptive.py's.
 
 At the image's border max pooling pads with -inf, and average pooling divides by what one device divides by.
 """
@@ -17,7 +17,6 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, Window, ceil_hi
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.rules.convolution import check_image, hashable, tuples
-from halocline.tiling.rules.reduction import mean
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
 
@@ -157,26 +156,11 @@ def _lp_pool(function: Callable[..., Any], dims: int) -> None:
         return (powers * prod(tuples(kernel_size, dims))).pow(1.0 / norm_type)  # type: ignore[return-value]
 
 
-def _adaptive_avg_pool(function: Callable[..., Any], dims: int) -> None:
-    @rule(function)
-    def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
-        check_image(function, input, dims)
-        if tuples(output_size, dims) != (1,) * dims:
-            raise untiled(function, (input, output_size), why="only an output of one pixel has a rule")
-        return mean(input, tuple(range(-dims, 0)), keepdim=True)
-
-
 _max_pool((F.max_pool1d, torch.max_pool1d), 1)
 _max_pool((F.max_pool2d, torch.max_pool2d), 2)
 _max_pool((F.max_pool3d, torch.max_pool3d), 3)
-for _dims, (_average_function, _lp_function, _adaptive_function) in enumerate(
-    (
-        (F.avg_pool1d, F.lp_pool1d, F.adaptive_avg_pool1d),
-        (F.avg_pool2d, F.lp_pool2d, F.adaptive_avg_pool2d),
-        (F.avg_pool3d, F.lp_pool3d, F.adaptive_avg_pool3d),
-    ),
-    start=1,
+for _dims, (_average_function, _lp_function) in enumerate(
+    ((F.avg_pool1d, F.lp_pool1d), (F.avg_pool2d, F.lp_pool2d), (F.avg_pool3d, F.lp_pool3d)), start=1
 ):
     _avg_pool(_average_function, _dims)
     _lp_pool(_lp_function, _dims)
-    _adaptive_avg_pool(_adaptive_function, _dims)

@@ -1,0 +1,106 @@
+"""Adaptive average and max pooling to any size: output i reads pixels [floor(i n / o), ceil((i + 1) n / o)).
+
+An average to one pixel leaves the tiling by a sum over ranks; everything else stays tiles, some of them perhaps empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from halocline.tiling.geometry import Geometry
+from halocline.tiling.resample import Taps, largest, resample
+from halocline.tiling.rules.convolution import check_image, tuples
+from halocline.tiling.rules.reduction import mean
+from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.window import Recomputed, windowed
+
+Ints = tuple[int, ...]
+_AVERAGE: tuple[Callable[..., Any], ...] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
+_MAX: tuple[Callable[..., Any], ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+
+
+@lru_cache(maxsize=1024)
+def bins(size: int, out: int) -> Taps:
+    starts = [i * size // out for i in range(out)]
+    counts = [-(-(i + 1) * size // out) - start for i, start in enumerate(starts)]
+    return Taps(size, tuple(starts), tuple((1.0 / n,) * n for n in counts))
+
+
+@lru_cache(maxsize=1024)
+def _average(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
+    def pool(padded: Tensor, where: Geometry) -> Tensor:
+        wide = padded.float() if padded.dtype in (torch.float16, torch.bfloat16) else padded
+        for t, dim, out, given in zip(taps, dims, where.out_box, where.in_box):
+            wide = resample(wide, dim, t, out, given)
+        return wide.to(padded.dtype)
+
+    return Recomputed(pool)
+
+
+@lru_cache(maxsize=1024)
+def _largest(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
+    def pool(padded: Tensor, where: Geometry) -> Tensor:
+        # The last dim first: of equal pixels the first in reading order is then the one found, as on one device.
+        for t, dim, out, given in reversed(list(zip(taps, dims, where.out_box, where.in_box))):
+            padded = largest(padded, dim, t, out, given)
+        return padded
+
+    return Recomputed(pool)
+
+
+def _sizes(function: Any, input: Tensor, output_size: Any, dims: int) -> Ints:
+    check_image(function, input, dims)
+    wanted = tuples(output_size, dims) if output_size is not None else (None,) * dims
+    return tuple(n if w is None else int(w) for w, n in zip(wanted, input.shape[-dims:]))
+
+
+def adaptive_average(input: TileTensor, sizes: Ints) -> TileTensor:
+    if all(n % o == 0 for n, o in zip(input.spec.size, sizes)):
+        return _AVERAGE[len(sizes) - 1](input, tuple(n // o for n, o in zip(input.spec.size, sizes)))
+    taps = tuple(bins(n, o) for n, o in zip(input.spec.size, sizes))
+    return windowed(input, tuple(t.reach for t in taps), _average(taps, input.spec.dims), own_padding=False)
+
+
+def _register_average(function: Callable[..., Any], dims: int) -> None:
+    @rule(function)
+    def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
+        sizes = _sizes(function, input, output_size, dims)
+        assert isinstance(input, TileTensor)
+        if sizes == (1,) * dims:
+            return mean(input, tuple(range(-dims, 0)), keepdim=True)
+        return adaptive_average(input, sizes)
+
+
+def _register_max(function: Callable[..., Any], with_indices: Callable[..., Any], dims: int) -> None:
+    @rule(with_indices)
+    def adaptive_max_pool_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> TileTensor:
+        raise untiled(with_indices, (input, *args), kwargs, why="its indices would number the pixels of one tile")
+
+    @rule(function)
+    def adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> TileTensor:
+        sizes = _sizes(function, input, output_size, dims)
+        assert isinstance(input, TileTensor)
+        if return_indices:
+            raise untiled(function, (input,), why="return_indices=True would number the pixels of one tile")
+        if all(n % o == 0 for n, o in zip(input.spec.size, sizes)):
+            return _MAX[dims - 1](input, tuple(n // o for n, o in zip(input.spec.size, sizes)))
+        taps = tuple(bins(n, o) for n, o in zip(input.spec.size, sizes))
+        return windowed(input, tuple(t.reach for t in taps), _largest(taps, input.spec.dims), own_padding=False)
+
+
+for _dims, _functions in enumerate(
+    (
+        (F.adaptive_avg_pool1d, F.adaptive_max_pool1d, F.adaptive_max_pool1d_with_indices),
+        (F.adaptive_avg_pool2d, F.adaptive_max_pool2d, F.adaptive_max_pool2d_with_indices),
+        (F.adaptive_avg_pool3d, F.adaptive_max_pool3d, F.adaptive_max_pool3d_with_indices),
+    ),
+    start=1,
+):
+    _register_average(_functions[0], _dims)
+    _register_max(_functions[1], _functions[2], _dims)

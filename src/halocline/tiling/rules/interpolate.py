@@ -1,0 +1,218 @@
+"""Interpolation to another size: nearest, nearest-exact, linear, bilinear, trilinear, bicubic, area and antialiased.
+
+Every mode is a table of taps per dim. An enlargement by a whole number, the common case, runs torch's own function on
+the tile and its halo instead, which gives the same numbers in one step. Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import floor
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from halocline.tiling.geometry import Geometry
+from halocline.tiling.resample import Taps, resample
+from halocline.tiling.route import index
+from halocline.tiling.rules.adaptive import adaptive_average
+from halocline.tiling.rules.convolution import check_image
+from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.window import Recomputed, windowed
+
+_MODES = {3: ("nearest", "nearest-exact", "area", "linear"), 5: ("nearest", "nearest-exact", "area", "trilinear")}
+_MODES[4] = ("nearest", "nearest-exact", "area", "bilinear", "bicubic")
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
+
+
+@lru_cache(maxsize=512)
+def nearest(size: int, out: int, scale: float | None, exact: bool, dtype: torch.dtype, device: torch.device) -> Taps:
+    """Asked of torch itself: with another rounding than its own another pixel could be the nearest."""
+    bits = range(size.bit_length())
+    numbers = torch.arange(size, device=device)
+    # The binary digits of the pixels' numbers, as every dtype can hold those exactly.
+    digits = torch.stack([(numbers >> k) & 1 for k in bits]).unsqueeze(0).to(dtype)
+    aten = torch.ops.aten
+    function = aten._upsample_nearest_exact1d.default if exact else aten.upsample_nearest1d.default
+    chosen = function(digits, [out], scale)[0].long()
+    starts = sum(chosen[k] << k for k in bits)
+    assert isinstance(starts, Tensor)
+    return Taps(size, tuple(starts.tolist()), ((1.0,),) * out)
+
+
+def _ratio(size: int, out: int, scale: float | None, align_corners: bool) -> float:
+    """Input pixels per output pixel, as torch computes it."""
+    if align_corners:
+        return (size - 1) / (out - 1) if out > 1 else 0.0
+    return 1.0 / scale if scale is not None and scale > 0 else size / out
+
+
+def _cubic(t: float, a: float) -> float:
+    """The cubic convolution kernel of Keys (1981)."""
+    t = abs(t)
+    if t <= 1:
+        return ((a + 2) * t - (a + 3)) * t * t + 1
+    return (((t - 5) * t + 8) * t - 4) * a if t < 2 else 0.0
+
+
+def _at_border(size: int, start: int, weights: Sequence[float]) -> tuple[int, tuple[float, ...]]:
+    """Taps outside the image read its border pixel: their weight is added to that one's."""
+    inside: dict[int, float] = {}
+    for t, w in enumerate(weights):
+        pixel = min(max(start + t, 0), size - 1)
+        inside[pixel] = inside.get(pixel, 0.0) + w
+    return min(inside), tuple(inside[p] for p in sorted(inside))
+
+
+@lru_cache(maxsize=512)
+def smooth(size: int, out: int, scale: float | None, align_corners: bool, cubic: bool) -> Taps:
+    """Linear or cubic interpolation at the place of each output."""
+    ratio = _ratio(size, out, scale, align_corners)
+    rows, centres = [], []
+    for j in range(out):
+        place = ratio * j if align_corners else ratio * (j + 0.5) - 0.5
+        if not cubic:
+            place = max(place, 0.0)
+        start = floor(place)
+        t = place - start
+        if cubic:
+            rows.append(_at_border(size, start - 1, [_cubic(t + 1 - i, -0.75) for i in range(4)]))
+        else:
+            rows.append(_at_border(size, start, [1 - t, t]))
+        centres.append(place)
+    return Taps(size, tuple(a for a, _ in rows), tuple(w for _, w in rows), tuple(centres))
+
+
+@lru_cache(maxsize=512)
+def antialiased(size: int, out: int, scale: float | None, align_corners: bool, cubic: bool) -> Taps:
+    """The kernel is stretched to the output's pixels when the image shrinks, so that every input pixel counts."""
+    ratio = _ratio(size, out, scale, align_corners)
+    stretch = max(ratio, 1.0)
+    support = (2.0 if cubic else 1.0) * stretch
+    starts, rows, centres = [], [], []
+    for j in range(out):
+        centre = ratio * (j + 0.5)
+        first = max(int(centre - support + 0.5), 0)
+        last = min(int(centre + support + 0.5), size)
+        places = [(i - centre + 0.5) / stretch for i in range(first, last)]
+        weights = [_cubic(p, -0.5) if cubic else max(0.0, 1.0 - abs(p)) for p in places]
+        total = sum(weights)
+        starts.append(first)
+        rows.append(tuple(w / total for w in weights))
+        centres.append(centre - 0.5)
+    return Taps(size, tuple(starts), tuple(rows), tuple(centres))
+
+
+# ----------------------------------------------------------------------------------------------------- local operators
+
+
+@lru_cache(maxsize=512)
+def by_taps(taps: tuple[Taps, ...], dims: tuple[int, ...]) -> Recomputed:
+    copies = all(t.copies for t in taps)
+
+    def run(padded: Tensor, where: Geometry) -> Tensor:
+        wide = padded.float() if not copies and padded.dtype in (torch.float16, torch.bfloat16) else padded
+        for t, dim, out, given in zip(taps, dims, where.out_box, where.in_box):
+            wide = resample(wide, dim, t, out, given)
+        return wide.to(padded.dtype)
+
+    return Recomputed(run)
+
+
+@lru_cache(maxsize=512)
+def enlarging(factors: tuple[int, ...], dims: tuple[int, ...], mode: str) -> Recomputed:
+    """Torch's own enlargement of the pixels given: right but for the outermost pixels of the halo, which are cut off."""
+
+    def run(padded: Tensor, where: Geometry) -> Tensor:
+        corners = None if mode.startswith("nearest") else False
+        out = F.interpolate(padded, scale_factor=[float(f) for f in factors], mode=mode, align_corners=corners)
+        parts = [slice(c - a * f, d - a * f) for f, (a, _), (c, d) in zip(factors, where.in_box, where.out_box)]
+        if all(p == slice(0, n) for p, n in zip(parts, (out.shape[d] for d in dims))):
+            return out
+        return out[index(parts, dims)].clone(memory_format=torch.preserve_format)
+
+    return Recomputed(run)
+
+
+# --------------------------------------------------------------------------------------------------------------- rules
+
+
+def _per_dim(value: Any, dims: int, what: str) -> list[Any]:
+    result = list(value) if isinstance(value, (list, tuple)) else [value] * dims
+    if len(result) != dims:
+        raise ValueError(f"{what} {tuple(result)} has {len(result)} numbers but the image {dims} dims")
+    return result
+
+
+@rule(F.interpolate)
+def interpolate(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> TileTensor:
+    dims = input.ndim - 2
+    check_image(F.interpolate, input, dims)
+    assert isinstance(input, TileTensor)
+    if mode not in _MODES.get(input.ndim, ()) or (antialias and mode not in ("bilinear", "bicubic")):
+        kind = "antialiased " if antialias else ""
+        raise untiled(F.interpolate, (input,), why=f"{kind}mode {mode!r} of a tensor of {input.ndim} dims has no rule")
+    if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
+        raise ValueError(f"align_corners={align_corners} can only be set with linear and cubic modes, not {mode!r}")
+    if (size is None) == (scale_factor is None):
+        raise ValueError(f"give one of size={size} and scale_factor={scale_factor}")
+    given = input.spec.size
+    scales: list[float | None] = [None] * dims
+    if size is not None:
+        if recompute_scale_factor:
+            raise ValueError(f"recompute_scale_factor has no meaning with an explicit size={size}")
+        sizes = [int(n) for n in _per_dim(size, dims, "size")]
+    else:
+        factors = [float(f) for f in _per_dim(scale_factor, dims, "scale_factor")]
+        sizes = [int(n * f) for n, f in zip(given, factors)]
+        scales = [None] * dims if recompute_scale_factor or mode == "area" else list(factors)
+    if min(sizes) < 1:
+        raise ValueError(f"an image of {given} pixels cannot become {tuple(sizes)}; give a larger size")
+    if mode == "area":
+        return adaptive_average(input, tuple(sizes))
+    taps = _taps(given, tuple(sizes), tuple(scales), mode, bool(align_corners), antialias, input.dtype, input.device)
+    times = tuple(o // n for o, n in zip(sizes, given))
+    whole = all(o == n * t and s in (None, t) for o, n, t, s in zip(sizes, given, times, scales))
+    operator = by_taps(taps, input.spec.dims)
+    if whole and not align_corners and not antialias and _regular(taps, times, mode):
+        operator = enlarging(times, input.spec.dims, mode)
+    return windowed(input, tuple(t.reach for t in taps), operator, own_padding=False)
+
+
+@lru_cache(maxsize=512)
+def _regular(taps: tuple[Taps, ...], times: tuple[int, ...], mode: str) -> bool:
+    """Whether an enlargement of a part is a part of the enlargement; rounding may spoil that for nearest."""
+    if not mode.startswith("nearest"):
+        return True
+    return all(start == j // n for t, n in zip(taps, times) for j, start in enumerate(t.starts))
+
+
+@lru_cache(maxsize=512)
+def _taps(
+    given: tuple[int, ...],
+    sizes: tuple[int, ...],
+    scales: tuple[float | None, ...],
+    mode: str,
+    align_corners: bool,
+    antialias: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Taps, ...]:
+    triples = list(zip(given, sizes, scales))
+    if mode.startswith("nearest"):
+        return tuple(nearest(n, o, s, mode == "nearest-exact", dtype, device) for n, o, s in triples)
+    table: Callable[..., Taps] = antialiased if antialias else smooth
+    return tuple(table(n, o, s, align_corners, mode == "bicubic") for n, o, s in triples)

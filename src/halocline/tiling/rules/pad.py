@@ -1,0 +1,197 @@
+"""Padding in every mode and of any dim, negative pads included.
+
+Constant pixels are written by the tiles at the border; mirrored and repeated ones come from the pixels near it, by an
+exchange where a tile is smaller than its pad; circular ones come from the far end of the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from halocline.tiling.boxes import Box, Interval, is_empty
+from halocline.tiling.geometry import Geometry
+from halocline.tiling.rules.index import getitem
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.splice import Segment, splice
+from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.window import Recomputed, windowed
+
+Pads = tuple[Interval, ...]
+
+
+def _padded_cut(cut: int, size: int, lo: int, hi: int) -> int:
+    """Where a cut comes to lie. The pad belongs to the tiles that own pixels at the border, never to an empty one."""
+    return 0 if cut <= 0 else size + lo + hi if cut >= size else cut + lo
+
+
+@lru_cache(maxsize=1024)
+def _constant_spec(spec: TileSpec, pads: Pads) -> TileSpec:
+    """The tiles of the padded image; each rank holds what it held and the pad next to it."""
+
+    def cut(c: int, d: int) -> int:
+        return _padded_cut(c, spec.size[d], *pads[d])
+
+    new = spec.with_cuts(tuple(tuple(cut(c, d) for c in line) for d, line in enumerate(spec.cuts)))
+    if spec.bare:
+        return new
+    boxes = zip(spec.have, new.own)
+    have = (
+        own if is_empty(own) else tuple((cut(a, d), cut(b, d)) for d, (a, b) in enumerate(held)) for held, own in boxes
+    )
+    return new.with_have(tuple(have))
+
+
+def _constant(input: TileTensor, pads: Sequence[Interval], value: float) -> TileTensor:
+    """`pads` by dim from the front, none negative."""
+    spec, ndim = input.spec, input.ndim
+    spatial = spec.positions(ndim)
+    new = _constant_spec(spec, tuple(pads[d] for d in spatial))
+    local = list(pads)
+    for d, (a, b), (c, e), n in zip(spatial, spec.held, new.held, spec.size):
+        inside = a < b and c < e
+        local[d] = (pads[d][0] if inside and a == 0 else 0, pads[d][1] if inside and b == n else 0)
+    flat = [n for pair in reversed(local) for n in pair]
+    return TileTensor.wrap(F.pad(input.local, flat, "constant", value), new)
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The reach of a reflecting or repeating pad in one dim of `size` pixels."""
+
+    lo: int
+    hi: int
+    size: int
+    repeat: bool
+    """Whether the border pixel is repeated (replicate) or the image is mirrored at it (reflect)."""
+
+    @property
+    def pads(self) -> bool:
+        return False
+
+    def source(self, out: int) -> int:
+        """The pixel that an output pixel copies."""
+        i = out - self.lo
+        if self.repeat:
+            return min(max(i, 0), self.size - 1)
+        return -i if i < 0 else 2 * (self.size - 1) - i if i >= self.size else i
+
+    def out_size(self, size: int) -> int:
+        return size + self.lo + self.hi
+
+    def needs(self, out: Interval) -> Interval:
+        # Monotone but for the two folds: the ends and the folds inside are all there is to look at.
+        turns = [j for j in (self.lo, self.lo + self.size - 1) if out[0] <= j < out[1]]
+        used = [self.source(j) for j in (out[0], out[1] - 1, *turns)]
+        return min(used), max(used) + 1
+
+    def gives(self, held: Interval, size: int) -> Interval:
+        a, b = held
+        start, stop = a + self.lo, b + self.lo
+        if a <= 0 < b:
+            start = 0 if self.repeat else max(0, self.lo - (b - 1))
+        if b >= size > a:
+            stop = self.out_size(size) if self.repeat else min(self.out_size(size), 2 * size - 1 - a + self.lo)
+        return start, max(start, stop)
+
+    def out_cut(self, cut: int) -> int:
+        return _padded_cut(cut, self.size, self.lo, self.hi)
+
+
+@lru_cache(maxsize=1024)
+def _copier(mirrors: tuple[Mirror, ...], dims: tuple[int, ...]) -> Recomputed:
+    @lru_cache(maxsize=64)
+    def tables(out: Box, given: Box, device: torch.device) -> tuple[tuple[int, Tensor], ...]:
+        result = []
+        for mirror, dim, (c, d), (a, b) in zip(mirrors, dims, out, given):
+            used = [mirror.source(j) - a for j in range(c, d)]
+            if used != list(range(b - a)):
+                result.append((dim, torch.tensor(used, device=device)))
+        return tuple(result)
+
+    def copy(padded: Tensor, where: Geometry) -> Tensor:
+        found = tables(where.out_box, where.in_box, padded.device)
+        for dim, used in found:
+            padded = padded.index_select(dim, used)
+        return padded if found else padded.clone()  # as on one device, what is written to it stays in it
+
+    return Recomputed(copy)
+
+
+def _mirrored(input: TileTensor, pads: Sequence[Interval], repeat: bool) -> TileTensor:
+    spec, ndim = input.spec, input.ndim
+    spatial = spec.positions(ndim)
+    local = input.local
+    for d, (lo, hi) in enumerate(pads):
+        if d not in spatial and (lo or hi):
+            mirror = Mirror(lo, hi, local.shape[d], repeat)
+            used = [mirror.source(j) for j in range(mirror.out_size(mirror.size))]
+            local = local.index_select(d, torch.tensor(used, device=local.device))
+    mirrors = tuple(Mirror(*pads[d], n, repeat) for d, n in zip(spatial, spec.size))
+    if all(m.lo == m.hi == 0 for m in mirrors):
+        return TileTensor.wrap(local, spec)
+    return windowed(TileTensor.wrap(local, spec), mirrors, _copier(mirrors, spec.dims))
+
+
+def _circular(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:
+    spatial = input.spec.positions(input.ndim)
+    for d, (lo, hi) in enumerate(pads):
+        size = input.shape[d]
+        parts = [(size - lo, 0, lo), (0, lo, size), (0, lo + size, hi)]
+        if not lo and not hi:
+            continue
+        if d not in spatial:
+            pieces = [input.local.narrow(d, start, length) for start, _, length in parts]
+            input = TileTensor.wrap(torch.cat(pieces, d), input.spec)
+            continue
+        axis, spec = spatial.index(d), input.spec
+        line = tuple(_padded_cut(c, size, lo, hi) for c in spec.cuts[axis])
+        out = spec.with_cuts((*spec.cuts[:axis], line, *spec.cuts[axis + 1 :]))
+        input = splice([input], [Segment(0, *part) for part in parts if part[2]], axis, out)
+    return input
+
+
+@rule(F.pad, torch.constant_pad_nd)
+def pad(input: Tensor, pad: Sequence[int], mode: Any = "constant", value: float | None = None) -> Tensor:
+    if not isinstance(mode, str):  # torch.constant_pad_nd has the value here
+        mode, value = "constant", mode
+    if not isinstance(input, TileTensor):
+        raise untiled(F.pad, (input,), why="its input is not tiled but another argument is")
+    given = [int(n) for n in pad]
+    ndim = input.ndim
+    if len(given) % 2 or len(given) > 2 * ndim:
+        raise ValueError(f"pad={given} must be two numbers per dim, of at most {ndim} dims")
+    pads = [(0, 0)] * ndim
+    for i in range(len(given) // 2):
+        pads[ndim - 1 - i] = given[2 * i], given[2 * i + 1]
+    for d, (lo, hi) in enumerate(pads):
+        size = input.shape[d]
+        if size + min(lo, 0) + min(hi, 0) < 1:
+            raise ValueError(f"pad={given} leaves none of the {size} in dim {d}")
+        limit = {"reflect": size - 1, "circular": size}.get(mode)
+        if limit is not None and max(lo, hi) > limit:
+            raise ValueError(f"a {mode} pad of {size} pixels is at most {limit}, got {(lo, hi)} in dim {d}")
+        if size == 0 or mode not in ("constant", "reflect", "replicate", "circular"):
+            raise ValueError(f"padding mode {mode!r} of {tuple(input.shape)} is unknown to F.pad")
+    more = [(max(lo, 0), max(hi, 0)) for lo, hi in pads]
+    if mode == "constant":
+        return _constant(_crop(input, pads), more, 0.0 if value is None else value)
+    if mode == "circular":
+        return _circular(_crop(input, pads), more)
+    # These copy pixels even if a negative pad takes them away.
+    return _crop(_mirrored(input, more, mode == "replicate"), pads)
+
+
+def _crop(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:
+    if all(lo >= 0 and hi >= 0 for lo, hi in pads):
+        return input
+    sizes = zip(pads, input.shape)
+    out = getitem(input, tuple(slice(max(-lo, 0), n - max(-hi, 0)) for (lo, hi), n in sizes))
+    assert isinstance(out, TileTensor)
+    return out

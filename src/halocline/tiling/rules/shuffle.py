@@ -1,0 +1,97 @@
+"""Pixels into channels and back: pixel shuffle and unshuffle, channel shuffle, and windows laid out as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from halocline.tiling.boxes import Window
+from halocline.tiling.geometry import Geometry
+from halocline.tiling.rules.convolution import check_image
+from halocline.tiling.rules.shape import from_front
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.window import Recomputed, windowed
+
+
+@lru_cache(maxsize=256)
+def _enlarged(spec: TileSpec, factor: int) -> TileSpec:
+    """The tiles of an image in which each pixel has become a square of them."""
+    new = spec.with_cuts(tuple(tuple(c * factor for c in line) for line in spec.cuts))
+    have = tuple(tuple((a * factor, b * factor) for a, b in box) for box in spec.have)
+    return new.with_have(have)
+
+
+@rule(torch.pixel_shuffle)
+def pixel_shuffle(input: TileTensor, upscale_factor: int) -> TileTensor:
+    check_image(torch.pixel_shuffle, input, 2)
+    local, r = input.local, upscale_factor
+    if local.shape[-3] % (r * r):
+        raise ValueError(f"pixel_shuffle by {r} needs a multiple of {r * r} channels, got {local.shape[-3]}")
+    *batch, channels, height, width = local.shape
+    # By reshaping, as torch's own function refuses tiles without pixels.
+    squares = local.reshape(*batch, channels // (r * r), r, r, height, width)
+    n = len(batch)
+    out = squares.permute(*range(n + 1), n + 3, n + 1, n + 4, n + 2)
+    return TileTensor.wrap(
+        out.reshape(*batch, channels // (r * r), height * r, width * r), _enlarged(input.spec, upscale_factor)
+    )
+
+
+@dataclass(frozen=True)
+class Unshuffle(Recomputed):
+    """The local operator: its channels grow, which matters to a tile without pixels."""
+
+    factor: int
+
+    def function(self, padded: Tensor, where: Geometry) -> Tensor:  # type: ignore[override]
+        return F.pixel_unshuffle(padded, self.factor)
+
+    def channels(self, params: Sequence[Tensor | None], given: int) -> int:
+        return given * self.factor**2
+
+
+@rule(torch.pixel_unshuffle)
+def pixel_unshuffle(input: TileTensor, downscale_factor: int) -> TileTensor:
+    check_image(torch.pixel_unshuffle, input, 2)
+    if any(n % downscale_factor for n in input.spec.size):
+        raise ValueError(f"pixel_unshuffle by {downscale_factor} does not divide the image's size {input.spec.size}")
+    window = Window(downscale_factor, downscale_factor)
+    return windowed(input, (window, window), Unshuffle(downscale_factor))
+
+
+@rule(torch.channel_shuffle, torch.native_channel_shuffle)
+def channel_shuffle(input: TileTensor, groups: int) -> TileTensor:
+    if 1 in input.spec.positions(input.ndim):
+        raise untiled(torch.channel_shuffle, (input, groups), why="its channels, dim 1, must not be cut")
+    local = input.local
+    if local.shape[1] % groups:
+        raise ValueError(f"channel_shuffle needs a multiple of {groups} channels, got {local.shape[1]}")
+    out = local.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+    return TileTensor.wrap(out, input.spec)
+
+
+def _gathered(function: Callable[..., Any]) -> None:
+    @rule(function)
+    def columns(input: TileTensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Windows become columns of one long dim: the result is whole on every rank."""
+        return function(input.full(), *args, **kwargs)
+
+
+_gathered(F.unfold)
+_gathered(F.fold)
+
+
+@rule(Tensor.unfold)
+def unfold(input: TileTensor, dimension: int, size: int, step: int) -> Tensor:
+    """Windows of one dim as a new last dim; of pixels, whole on every rank."""
+    if from_front(dimension, input.ndim) in input.spec.positions(input.ndim):
+        return input.full().unfold(dimension, size, step)
+    spec = input.spec.with_dims(tuple(d - 1 for d in input.spec.dims))
+    return TileTensor.wrap(input.local.unfold(dimension, size, step), spec)
