@@ -1,6 +1,6 @@
 """Dropout on tiles drops what one device drops, from the same seed.
 
-The ranks run one after the other here, each from that seed: threads would share one generator. Dropout needs no message.
+The ranks run one after the other here, each from that seed: threads would share one generator. It needs no message.
 """
 
 from collections.abc import Callable
@@ -111,7 +111,7 @@ def test_a_network_on_processes() -> None:
 
 def test_a_wrong_probability_is_refused() -> None:
     x = tiling.tile(torch.zeros(1, 2, 4, 4), (1, 2), NoCommunication(0, 2))
-    with pytest.raises(ValueError, match="between 0 and 1, but got 1.5"):
+    with pytest.raises(ValueError, match=r"between 0 and 1, but got 1\.5"):
         F.dropout(x, 1.5)
     with pytest.raises(UntiledOperation):
         torch.bernoulli(x)

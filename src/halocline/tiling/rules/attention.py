@@ -7,6 +7,7 @@ it. Knows nothing of messages.
 from __future__ import annotations
 
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -67,16 +68,16 @@ def scaled_dot_product_attention(
     return TileTensor.wrap(run(query.local, keys, whole(value), mask), spec)
 
 
+# The arguments after query, key and value, by position.
+_REST = tuple(signature(F.multi_head_attention_forward).parameters)[3:]
+
+
 @rule(F.multi_head_attention_forward)
 def multi_head_attention_forward(
     query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Over (sequence, batch, channels) or (sequence, channels), cut in the sequence."""
-    names = ("embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "bias_v", "add_zero_attn")
-    names += ("dropout_p", "out_proj_weight", "out_proj_bias", "training", "key_padding_mask", "need_weights")
-    names += ("attn_mask", "use_separate_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "static_k")
-    names += ("static_v", "average_attn_weights", "is_causal")
-    given = {**dict(zip(names, args)), **kwargs}
+    given = {**dict(zip(_REST, args)), **kwargs}
     function = F.multi_head_attention_forward
     given = {name: whole(value) for name, value in given.items()}
     if not isinstance(query, TileTensor):

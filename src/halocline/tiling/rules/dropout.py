@@ -29,7 +29,8 @@ def _whole(value: float, x: TileTensor, by_channel: bool) -> Tensor:
         first = 1 if x.ndim == 2 else 2
         shape[first:] = [1] * (x.ndim - first)
     # Random numbers fill memory in order: the whole must have the order of dims that the tile has.
-    order = sorted(range(x.ndim), key=lambda d: -x.local.stride(d))
+    strides = x.local.stride()
+    order = sorted(range(x.ndim), key=lambda d: -strides[d])
     whole = torch.full([shape[d] for d in order], value, dtype=x.dtype, device=x.device)
     return whole.permute(sorted(range(x.ndim), key=order.__getitem__))
 

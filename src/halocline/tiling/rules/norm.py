@@ -24,7 +24,7 @@ Running = tuple[Tensor | None, Tensor | None, float]
 """Running mean, running variance and momentum."""
 
 
-def _channel_moments(owned: Tensor) -> tuple[Tensor, Tensor]:
+def channel_moments(owned: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of this rank's pixels per channel, in at least float32; zeros where it has none."""
     if not owned.numel():
         zeros = owned.new_zeros(owned.shape[1], dtype=torch.float32 if owned.dtype in LOW_PRECISION else owned.dtype)
@@ -45,6 +45,15 @@ def update_running(running: Running, mean: Tensor, variance: Tensor, count: int)
         running_var.lerp_((variance * (count / (count - 1))).to(running_var.dtype), momentum)
 
 
+def subtract_line(grad: Tensor, local: Tensor, slope: Tensor, offset: Tensor, spec: TileSpec) -> None:
+    """Subtract slope * local + offset from the gradient of the owned pixels: what reaches them through statistics."""
+    owned, target = owned_part(local, spec), owned_part(grad, spec)
+    if target.dtype == slope.dtype:
+        target.addcmul_(owned, slope, value=-1).sub_(offset)  # without a temporary
+    else:
+        target.sub_(torch.addcmul(offset, owned, slope))
+
+
 class _BatchNorm(torch.autograd.Function):
     """Batch normalisation in training, with torch's kernels for given statistics and the rest by hand."""
 
@@ -59,7 +68,7 @@ class _BatchNorm(torch.autograd.Function):
         count: int,
         spec: TileSpec,
     ) -> Tensor:
-        mean, variance = merge(*_channel_moments(owned_part(local, spec)), spec)
+        mean, variance = merge(*channel_moments(owned_part(local, spec)), spec)
         update_running(running, mean, variance, count)
         ctx.eps, ctx.count, ctx.spec = eps, count, spec
         ctx.types = [None if p is None else p.dtype for p in (weight, bias)]
@@ -86,11 +95,7 @@ class _BatchNorm(torch.autograd.Function):
             along = [1, -1] + [1] * (local.ndim - 2)
             slope = (gain * scale * total[1]).view(along)
             offset = (gain * total[0]).view(along) - slope * mean.view(along)
-            owned, target = owned_part(local, ctx.spec), owned_part(grad_local, ctx.spec)
-            if target.dtype == slope.dtype:
-                target.addcmul_(owned, slope, value=-1).sub_(offset)
-            else:
-                target.sub_(torch.addcmul(offset, owned, slope))
+            subtract_line(grad_local, local, slope, offset, ctx.spec)
         types = ctx.types
         return (
             grad_local if wanted[0] else None,
@@ -157,9 +162,8 @@ class _BatchNormCuda(torch.autograd.Function):
             )
         else:
             sums = centred = torch.zeros_like(mean)
-            zeros = None if weight is None else torch.zeros_like(weight)
-            grad_weight = grad_bias = zeros
-        grad_local = None
+            grad_weight = grad_bias = torch.zeros_like(mean if weight is None else weight)
+        grad_local: Tensor | None = None
         if wanted[0]:
             total = ctx.spec.exchanger.all_reduce(torch.stack([sums, centred]))
             grad_local = torch.empty_like(local)

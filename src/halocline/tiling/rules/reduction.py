@@ -246,7 +246,7 @@ def amin(input: Tensor, dim: Any = (), keepdim: bool = False, **kwargs: Any) -> 
 @rule(torch.aminmax, Tensor.aminmax)
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
     assert isinstance(input, TileTensor)
-    both = [extreme(function, input, dim, keepdim) for function in (torch.amin, torch.amax)]
+    both = extreme(torch.amin, input, dim, keepdim), extreme(torch.amax, input, dim, keepdim)
     return torch.return_types.aminmax(both)  # type: ignore[attr-defined]
 
 
@@ -315,7 +315,7 @@ def vector_norm(
     return _merged(
         lambda part: torch.linalg.vector_norm(part, ord, dims, keepdim),
         lambda parts: torch.linalg.vector_norm(parts, ord, 0),
-        x,
+        x,  # type: ignore[arg-type]
     )
 
 
