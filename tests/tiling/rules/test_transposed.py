@@ -11,7 +11,7 @@ from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     size=st.integers(2, 9),
     kernel=st.integers(1, 5),

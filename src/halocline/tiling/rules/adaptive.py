@@ -77,7 +77,7 @@ def _register_average(function: Callable[..., Any], dims: int) -> None:
         return adaptive_average(input, sizes)
 
 
-def _register_max(function: Callable[..., Any], with_indices: Callable[..., Any], dims: int) -> None:
+def _register_max(function: Callable[..., Any], with_indices: Any, dims: int) -> None:
     @rule(with_indices)
     def adaptive_max_pool_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> TileTensor:
         raise untiled(with_indices, (input, *args), kwargs, why="its indices would number the pixels of one tile")

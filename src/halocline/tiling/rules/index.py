@@ -261,5 +261,5 @@ def _gather(function: Callable[..., Any]) -> None:
         return TileTensor.wrap(torch.gather(input.local, dim, index.local), input.spec)
 
 
-for _function in (torch.gather, Tensor.gather, torch.take_along_dim, Tensor.take_along_dim):
-    _gather(_function)
+for _chooser in (torch.gather, Tensor.gather, torch.take_along_dim, Tensor.take_along_dim):
+    _gather(_chooser)

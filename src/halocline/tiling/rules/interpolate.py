@@ -6,6 +6,7 @@ the tile and its halo instead, which gives the same numbers in one step. Knows n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import floor
@@ -23,8 +24,11 @@ from halocline.tiling.rules.convolution import check_image
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
 
-_MODES = {3: ("nearest", "nearest-exact", "area", "linear"), 5: ("nearest", "nearest-exact", "area", "trilinear")}
-_MODES[4] = ("nearest", "nearest-exact", "area", "bilinear", "bicubic")
+_MODES: dict[int, tuple[str, ...]] = {
+    3: ("nearest", "nearest-exact", "area", "linear"),
+    4: ("nearest", "nearest-exact", "area", "bilinear", "bicubic"),
+    5: ("nearest", "nearest-exact", "area", "trilinear"),
+}
 
 
 # ------------------------------------------------------------------------------------------------------------- tables
@@ -43,6 +47,21 @@ def nearest(size: int, out: int, scale: float | None, exact: bool, dtype: torch.
     starts = sum(chosen[k] << k for k in bits)
     assert isinstance(starts, Tensor)
     return Taps(size, tuple(starts.tolist()), ((1.0,),) * out)
+
+
+@lru_cache(maxsize=512)
+def _gradient_follows(taps: Taps, scale: float | None, exact: bool, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether torch returns the gradient of each output to the pixel it was copied from.
+
+    With a scale that does not match the sizes it may not, as its backward rounds in another way than its forward.
+    """
+    out = len(taps.starts)
+    aten = torch.ops.aten
+    function = aten._upsample_nearest_exact1d_backward if exact else aten.upsample_nearest1d_backward
+    ones = torch.ones(1, 1, out, dtype=dtype if dtype is torch.float64 else torch.float32, device=device)
+    counts = function.default(ones, [out], [1, 1, taps.size], scale).flatten().tolist()
+    copied = Counter(taps.starts)
+    return counts == [float(copied[i]) for i in range(taps.size)]
 
 
 def _ratio(size: int, out: int, scale: float | None, align_corners: bool) -> float:
@@ -126,7 +145,7 @@ def by_taps(taps: tuple[Taps, ...], dims: tuple[int, ...]) -> Recomputed:
 
 @lru_cache(maxsize=512)
 def enlarging(factors: tuple[int, ...], dims: tuple[int, ...], mode: str) -> Recomputed:
-    """Torch's own enlargement of the pixels given: right but for the outermost pixels of the halo, which are cut off."""
+    """Torch's own enlargement of the pixels given, right but for the outermost ones of the halo, which are cut off."""
 
     def run(padded: Tensor, where: Geometry) -> Tensor:
         corners = None if mode.startswith("nearest") else False
@@ -183,7 +202,23 @@ def interpolate(
         raise ValueError(f"an image of {given} pixels cannot become {tuple(sizes)}; give a larger size")
     if mode == "area":
         return adaptive_average(input, tuple(sizes))
+    if any(o == n and s not in (None, 1.0) for o, n, s in zip(sizes, given, scales)):
+        raise untiled(
+            F.interpolate,
+            (input, size, scale_factor),
+            why="a scale that leaves a size as it is has no single meaning in torch (some of its kernels copy); give "
+            "the size instead, or recompute_scale_factor=True",
+        )
     taps = _taps(given, tuple(sizes), tuple(scales), mode, bool(align_corners), antialias, input.dtype, input.device)
+    if mode.startswith("nearest") and input.requires_grad and torch.is_grad_enabled():
+        how = mode == "nearest-exact", input.dtype, input.device
+        if not all(_gradient_follows(t, s, *how) for t, s in zip(taps, scales)):
+            raise untiled(
+                F.interpolate,
+                (input, size, scale_factor),
+                why="with this scale torch's gradient belongs to other pixels than its result; give the size instead, "
+                "or recompute_scale_factor=True",
+            )
     times = tuple(o // n for o, n in zip(sizes, given))
     whole = all(o == n * t and s in (None, t) for o, n, t, s in zip(sizes, given, times, scales))
     operator = by_taps(taps, input.spec.dims)

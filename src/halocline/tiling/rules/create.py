@@ -1,0 +1,48 @@
+"""New tensors made in the likeness of a tile: of a given shape they are plain; random ones are those of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.tensor import TileTensor, rule, untiled
+
+
+def _new(function: Callable[..., Any]) -> None:
+    @rule(function)
+    def new(input: TileTensor, *args: Any, **kwargs: Any) -> Tensor:
+        """A plain tensor of the shape asked for, equal on every rank; only dtype and device are the tile's."""
+        return function(input.local.detach(), *args, **kwargs)
+
+
+for _function in (Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty):
+    _new(_function)
+
+
+def _random_like(function: Callable[..., Any]) -> None:
+    @rule(function)
+    def random_like(input: TileTensor, *args: Any, **kwargs: Any) -> TileTensor:
+        """Drawn for the whole tensor on every rank, of which each keeps its part: all generators stay in step.
+
+        For as long as the call takes, a rank holds the random numbers of the whole tensor.
+        """
+        if kwargs.get("device") is not None and torch.device(kwargs["device"]) != input.device:
+            raise untiled(function, (input, *args), kwargs, why="random tiles are drawn on the tile's own device")
+        likeness = input.local.new_empty(()).expand(input.shape)
+        drawn = function(likeness, *args, **{"memory_format": torch.contiguous_format, **kwargs})
+        return TileTensor.wrap(part_of(drawn, input.spec).clone(), input.spec)
+
+
+for _draw in (torch.rand_like, torch.randn_like, torch.randint_like):
+    _random_like(_draw)
+
+
+@rule(torch.broadcast_tensors, torch.functional.broadcast_tensors)
+def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    listed = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    shape = torch.broadcast_shapes(*(tuple(t.shape) for t in listed))
+    return tuple(t.expand(shape) for t in listed)

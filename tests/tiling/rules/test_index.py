@@ -1,0 +1,148 @@
+"""Slices of pixels stay tiles where their pixels live; writing into them reaches the same pixels as on one device."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import assert_exact, image
+from torch import Tensor, nn
+
+from halocline import tiling
+from halocline.tiling import NoCommunication, UntiledOperation
+
+SHAPE = (2, 4, 7, 9)
+READ = [
+    lambda x: x[:, :, 1:, 1:],
+    lambda x: x[..., ::2, 1::3],
+    lambda x: x[..., -3:, :-2],
+    lambda x: x[0],
+    lambda x: x[:, -1],
+    lambda x: x[None, :, 1, None],
+    lambda x: x[:, [0, 2]],
+    lambda x: x[torch.tensor([1, 0]), torch.tensor([[1], [2]])],
+    lambda x: x[1, torch.tensor([0, 3])],
+    lambda x: x[torch.tensor([True, False])],
+    lambda x: x.permute(0, 2, 3, 1)[..., 1],
+    lambda x: x.permute(0, 2, 3, 1)[:, 2:, ::2, 1:3],
+    lambda x: x.narrow(2, 1, 3),
+    lambda x: torch.narrow(x, 1, -3, 2),
+    lambda x: x.select(1, 2),
+    lambda x: x.index_select(1, torch.tensor([3, 0])),
+    lambda x: torch.gather(x, 1, (x > 0).long()),
+    lambda x: x.unbind(1),
+    lambda x: list(x),
+    lambda x: x.split(3, 1),
+    lambda x: torch.split(x, [3, 4], dim=2),
+    lambda x: x.split_with_sizes([1, 3], 1),
+    lambda x: x.chunk(3, 1),
+    lambda x: x.chunk(2, -1),
+    lambda x: torch.tensor_split(x, 3, 1),
+    lambda x: torch.tensor_split(x, (2, 4), 3),
+    # The four phases of a space-to-depth stem, and the shifted slice of a factorized reduction.
+    lambda x: torch.cat([x[..., :6:2, :8:2], x[..., 1:6:2, :8:2], x[..., :6:2, 1::2], x[..., 1:6:2, 1::2]], 1),
+    lambda x: F.conv2d(F.pad(x, (0, 1, 0, 1))[:, :, 1:, 1:], image((2, 4, 1, 1)), stride=2),
+]
+GATHERED = [
+    lambda x: x[:, :, 3],
+    lambda x: x[:, :, :, -1],
+    lambda x: x[:, 1, 2, 5],
+    lambda x: x.select(3, 0),
+    lambda x: x.unbind(-1),
+    lambda x: x[None, ..., 2, 1:4],
+]
+
+
+@pytest.mark.parametrize("margin", [0, 2])
+@pytest.mark.parametrize("number", range(len(READ)))
+def test_reading(number: int, margin: int) -> None:
+    assert_exact(READ[number], SHAPE, grid=(2, 2), margin=margin, tiled=True)
+    assert_exact(READ[number], SHAPE, cuts=[[0, 1, 2, 7], [0, 9]], tiled=True)
+
+
+@pytest.mark.parametrize("number", range(len(GATHERED)))
+def test_a_single_row_or_pixel_is_gathered(number: int) -> None:
+    assert_exact(GATHERED[number], SHAPE, grid=(2, 2), margin=1, tiled=False)
+    assert_exact(GATHERED[number], SHAPE, grid=(1, 4), tiled=False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.slices(11), st.slices(5), st.integers(1, 3), st.integers(0, 3))
+def test_any_slices(across: slice, down: slice, tiles: int, margin: int) -> None:
+    if (across.step or 1) < 1 or (down.step or 1) < 1 or not range(11)[across] or not range(5)[down]:
+        return
+    assert_exact(lambda x: F.relu(x)[..., down, across], (1, 2, 5, 11), grid=(2, tiles), margin=margin)
+
+
+def write(index: object, value: object) -> object:
+    def run(x: Tensor) -> Tensor:
+        x[index] = value(x) if callable(value) else value  # type: ignore[index]
+        return x
+
+    return run
+
+
+WRITE = [
+    write((slice(None), 0), 0.0),
+    write((..., slice(1, 3), slice(None, None, 2)), 5.0),
+    write((slice(None), slice(0, 2)), lambda x: x[:, 2:] * 2),
+    write((..., slice(1, None), slice(None)), lambda x: x[..., :-1, :].clone()),
+    write((slice(None), slice(None), 0), 1.0),
+    write((..., slice(2, 5)), lambda x: image((7, 3))),
+    write((..., slice(2, 5)), lambda x: image((4, 1, 3))),
+    write((slice(None), slice(None), slice(2, 4)), lambda x: x[:, :, :1].clone()),
+    write((0, [1, 3]), lambda x: x[1, :2].clone()),
+]
+
+
+@pytest.mark.parametrize("margin", [0, 2])
+@pytest.mark.parametrize("number", range(len(WRITE)))
+def test_writing(number: int, margin: int) -> None:
+    assert_exact(WRITE[number], SHAPE, grid=(2, 2), margin=margin)  # type: ignore[arg-type]
+    assert_exact(WRITE[number], SHAPE, cuts=[[0, 1, 2, 7], [0, 9]])  # type: ignore[arg-type]
+
+
+def test_a_parameter_written_into_a_tile_gets_its_gradient() -> None:
+    def run(x: Tensor, value: Tensor) -> Tensor:
+        x = x * 2
+        x[..., 2:5, 1:8:2] = value
+        return x
+
+    assert_exact(run, SHAPE, grid=(2, 2), plain=[image((4, 3, 4)).requires_grad_()])
+
+
+def test_a_factorized_reduction() -> None:
+    class Reduce(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.even, self.odd = nn.Conv2d(4, 3, 1, 2, bias=False), nn.Conv2d(4, 3, 1, 2, bias=False)
+            self.pad, self.norm = nn.ConstantPad2d((0, 1, 0, 1), 0), nn.BatchNorm2d(6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(torch.cat([self.even(x), self.odd(self.pad(x)[:, :, 1:, 1:])], 1))
+
+    assert_exact(Reduce(), SHAPE, grid=(2, 2))
+    assert_exact(Reduce(), (2, 4, 3, 4), grid=(3, 1))
+
+
+def test_what_is_refused() -> None:
+    x = tiling.tile(torch.zeros(SHAPE), (2, 2), NoCommunication(0, 4))
+    rows = torch.tensor([0, 1])
+    for call in (
+        lambda: x[:, :, rows],
+        lambda: x[x > 0],
+        lambda: x[..., 3:3],
+        lambda: x.index_select(2, rows),
+        lambda: torch.zeros(2, 4)[x.long()],
+        lambda: x.__setitem__(x > 0, 0.0),
+        lambda: x.__setitem__((0, 0, 0), torch.zeros(9)),
+        lambda: torch.gather(x, 2, (x > 0).long()),
+        lambda: x.masked_select(x > 0),
+        lambda: torch.take(x, rows),
+    ):
+        with pytest.raises(UntiledOperation):
+            call()
+    with pytest.raises(IndexError, match="pixel 7 is out of range for 7 pixels"):
+        x[:, :, 7]
+    with pytest.raises(IndexError, match="5 dims"):
+        x[0, 0, 0, 0, 0]

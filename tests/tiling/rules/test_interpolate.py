@@ -1,0 +1,148 @@
+"""Interpolation of an image that is cut into tiles: every mode, by size and by scale."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import assert_exact
+from torch import Tensor, nn
+
+from halocline import tiling
+from halocline.tiling import NoCommunication, UntiledOperation
+
+MODES = ["nearest", "nearest-exact", "bilinear", "bicubic", "area"]
+SIZES = [
+    {"size": (16, 18)},
+    {"scale_factor": 2},
+    {"scale_factor": (1.5, 0.7)},
+    {"scale_factor": 1.3, "recompute_scale_factor": True},
+    {"size": (3, 5)},
+    {"size": (8, 9)},
+    {"size": 1},
+    {"size": (5, 20)},
+    {"scale_factor": 3.0},
+]
+CUTS = [{"grid": (2, 2)}, {"grid": (1, 4)}, {"cuts": [[0, 1, 2, 8], [0, 9]]}, {"grid": (2, 2), "margin": 2}]
+
+
+@pytest.mark.parametrize("number", range(len(SIZES)))
+@pytest.mark.parametrize("mode", MODES)
+def test_two_dims(mode: str, number: int) -> None:
+    for cut in CUTS:
+        assert_exact(lambda x: F.interpolate(x, mode=mode, **SIZES[number]), (2, 3, 8, 9), **cut)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", range(len(SIZES)))
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_corners_and_antialiasing(mode: str, number: int) -> None:
+    for more in ({"align_corners": True}, {"antialias": True}, {"antialias": True, "align_corners": True}):
+        for cut in CUTS[1:3]:
+            assert_exact(
+                lambda x, more=more: F.interpolate(x, mode=mode, **SIZES[number], **more),
+                (1, 2, 8, 9),
+                **cut,  # type: ignore[arg-type]
+            )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    mode=st.sampled_from(["nearest", "nearest-exact", "linear", "area"]),
+    size=st.integers(1, 60),
+    out=st.integers(1, 60),
+    tiles=st.integers(1, 4),
+    margin=st.integers(0, 1),
+    corners=st.booleans(),
+)
+def test_any_size_of_a_line(mode: str, size: int, out: int, tiles: int, margin: int, corners: bool) -> None:
+    align = corners if mode == "linear" else None
+    assert_exact(
+        lambda x: F.interpolate(x, out, mode=mode, align_corners=align),
+        (1, 2, size),
+        grid=(min(tiles, size),),
+        margin=margin,
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    mode=st.sampled_from(["nearest", "nearest-exact", "linear"]),
+    size=st.integers(2, 120),
+    scale=st.floats(0.1, 4.0),
+    tiles=st.integers(1, 2),
+)
+def test_any_scale_of_a_line(mode: str, size: int, scale: float, tiles: int) -> None:
+    if int(size * scale) < 1:
+        return
+    try:
+        assert_exact(lambda x: F.interpolate(x, scale_factor=scale, mode=mode), (1, 1, size), grid=(tiles,))
+    except UntiledOperation:  # torch's own gradient is not that of its result: see the next test
+        assert mode != "linear"
+        assert_exact(
+            lambda x: F.interpolate(x, scale_factor=scale, mode=mode), (1, 1, size), grid=(tiles,), gradients=False
+        )
+
+
+def test_a_gradient_that_torch_returns_to_other_pixels_is_refused() -> None:
+    """2 pixels by 1.25 are 2 pixels again, both copies of the first one; the backward of torch says otherwise."""
+    with pytest.raises(UntiledOperation, match="recompute_scale_factor=True"):
+        assert_exact(lambda x: F.interpolate(x, scale_factor=1.25), (1, 1, 2), grid=(1,))
+    assert_exact(lambda x: F.interpolate(x, scale_factor=1.25, recompute_scale_factor=True), (1, 1, 2), grid=(1,))
+
+
+def test_three_dims_and_modules() -> None:
+    for mode in ("nearest", "trilinear", "area"):
+        assert_exact(nn.Upsample((5, 6, 4), mode=mode), (1, 2, 4, 3, 5), grid=(2, 1, 2))
+    assert_exact(nn.Upsample(scale_factor=2, mode="trilinear"), (1, 2, 4, 3, 5), grid=(2, 1, 2))
+    assert_exact(nn.UpsamplingBilinear2d(scale_factor=2), (1, 2, 4, 6), grid=(2, 2))
+    assert_exact(nn.UpsamplingNearest2d(size=(9, 9)), (1, 2, 4, 6), grid=(2, 2))
+
+
+def test_an_enlargement_keeps_channels_last_and_dtype() -> None:
+    def run(x: Tensor) -> Tensor:
+        x = x.to(memory_format=torch.channels_last)
+        out = F.interpolate(x, scale_factor=2, mode="bilinear")
+        assert out.is_contiguous(memory_format=torch.channels_last)
+        return out
+
+    assert_exact(run, (2, 4, 6, 7), grid=(2, 2))
+    for mode in MODES:
+        for size in ((12, 14), (5, 9)):
+            assert_exact(
+                lambda x, mode=mode, size=size: F.interpolate(x, size, mode=mode),
+                (1, 2, 6, 7),
+                grid=(2, 2),
+                dtype=torch.bfloat16,
+                tolerance=2e-2,
+            )
+
+
+def test_tiles_without_pixels() -> None:
+    for mode in MODES:
+        assert_exact(
+            lambda x, mode=mode: F.interpolate(F.interpolate(F.max_pool2d(x, 4), scale_factor=2, mode=mode), (5, 9)),
+            (1, 2, 8, 8),
+            grid=(1, 4),
+        )
+
+
+def test_a_decoder_that_asks_for_the_size_of_its_skip() -> None:
+    def run(x: Tensor) -> Tensor:
+        low = F.avg_pool2d(x, 2, ceil_mode=True)
+        return torch.cat([F.interpolate(low, x.shape[2:], mode="bilinear"), x], 1)
+
+    assert_exact(run, (1, 2, 7, 9), grid=(2, 2))
+
+
+def test_what_is_refused() -> None:
+    x = tiling.tile(torch.zeros(1, 3, 8, 6), (1, 2), NoCommunication(0, 2))
+    for call in (
+        lambda: F.interpolate(x, 3, mode="linear"),
+        lambda: F.grid_sample(x, torch.zeros(1, 4, 4, 2), align_corners=False),
+    ):
+        with pytest.raises(UntiledOperation):
+            call()
+    with pytest.raises(ValueError, match="give one of"):
+        F.interpolate(x)
+    with pytest.raises(ValueError, match="align_corners"):
+        F.interpolate(x, 4, align_corners=True)

@@ -1,0 +1,62 @@
+"""Joining tiles, and tiles with plain tensors, along any dim."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from ranks import assert_exact, image
+from torch import Tensor
+
+from halocline import tiling
+from halocline.tiling import NoCommunication, UntiledOperation
+
+SHAPE = (2, 4, 7, 9)
+CASES = [
+    lambda x: torch.cat([x, x * 2], 1),
+    lambda x: torch.cat((x, x * 2), dim=0),
+    lambda x: torch.concat([x, image((2, 1, 7, 9))], 1),
+    lambda x: torch.cat([torch.empty(0, dtype=x.dtype), x], 1),
+    lambda x: torch.stack([x, x], 1),
+    lambda x: torch.stack([x, -x], -1),
+    lambda x: torch.hstack([x, x]),
+    lambda x: torch.vstack([x, x]),
+    # Along the image.
+    lambda x: torch.cat([x, x * 2, x[:, :, :3]], 2),
+    lambda x: torch.cat([x, image((2, 4, 7, 3))], -1),
+    lambda x: torch.dstack([x, x * 2]),
+    lambda x: F.conv2d(torch.cat([x.flip(3), x, x.flip(3)], 3), image((2, 4, 3, 3)), padding=1),
+    # Branches whose cuts differ.
+    lambda x: torch.cat([F.conv2d(x, image((4, 4, 3, 3))), x[:, :, 1:-1, :-2]], 1),
+    lambda x: torch.cat([F.avg_pool2d(x, 3, 1), x[:, :, 2:, 2:]], 2),
+]
+
+
+@pytest.mark.parametrize("margin", [0, 2])
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_joining(number: int, margin: int) -> None:
+    assert_exact(CASES[number], SHAPE, grid=(2, 2), margin=margin, tiled=True)
+    assert_exact(CASES[number], SHAPE, cuts=[[0, 1, 2, 7], [0, 9]], tiled=True)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_a_plain_parameter_gets_its_gradient(dim: int) -> None:
+    shape = list(SHAPE)
+    shape[dim] = 3
+    assert_exact(lambda x, p: torch.cat([x, p, x], dim), SHAPE, grid=(2, 2), plain=[image(shape).requires_grad_()])
+
+
+def test_tiles_without_pixels() -> None:
+    def run(x: Tensor) -> Tensor:
+        small = F.max_pool2d(x, 4)
+        return torch.cat([torch.cat([small, small * 2], 1), torch.stack([small, small], 2).flatten(1, 2)], 3)
+
+    assert_exact(run, (2, 4, 4, 8), grid=(1, 4))
+
+
+def test_what_is_refused() -> None:
+    x = tiling.tile(torch.zeros(SHAPE), (2, 2), NoCommunication(0, 4))
+    with pytest.raises(ValueError, match="differ in other dims than 1"):
+        torch.cat([x, x[..., 1:]], 1)
+    with pytest.raises(UntiledOperation, match="which dims are cut"):
+        torch.cat([x, x.permute(0, 2, 3, 1)], 0)
+    with pytest.raises(UntiledOperation, match="out="):
+        torch.cat([x, x], 1, out=torch.empty(0))
