@@ -1,4 +1,4 @@
-"""Permuting, reshaping, squeezing and repeating: tiles while the image's dims stay dims, a gathered tensor otherwise."""
+"""Permuting, reshaping, squeezing, repeating: tiles while the image's dims stay dims, a gathered tensor otherwise."""
 
 import pytest
 import torch
