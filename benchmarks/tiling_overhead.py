@@ -58,9 +58,13 @@ def main() -> int:
         "batch_norm (eval)": frozen,
         "max_pool": lambda x: F.max_pool2d(x, 2),
     }
-    print(f"# {platform.processor() or platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
+    print(
+        f"# {platform.processor() or platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
+    )
     print(f"# python {' '.join(sys.argv)}")
-    print(f"{'operator':20}{'plain us':>10}{'alone us':>10}{'added':>8}{'of two us':>11}{'added':>8}   budget {BUDGET:.0f}")
+    print(
+        f"{'operator':20}{'plain us':>10}{'alone us':>10}{'added':>8}{'of two us':>11}{'added':>8}   budget {BUDGET:.0f}"
+    )
     worst = 0.0
     pair = tiling.NoCommunication(0, 2)
     plain = torch.randn(1, 2, 8, 8, requires_grad=True)

@@ -204,11 +204,20 @@ class Gather(nn.Module):
 
 
 def test_a_group_that_gathers_is_exact() -> None:
-    layers = [nn.Conv2d(3, 4, 3, padding=1), Gather(), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(14, 5)]
-    assert_exact(Fused(layers[:3], None), (2, 3, 15, 14), grid=(2, 2))
+    layers = [nn.Conv2d(3, 4, 3, padding=1), Gather(), nn.Conv2d(4, 4, 3, padding=1)]
+    assert_exact(Fused(layers, None), (2, 3, 15, 14), grid=(2, 2))
+
+
+class Refused(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.qr(x)[0]
+
+
+def test_a_group_that_cannot_be_recorded_says_why_when_it_runs() -> None:
+    layers = [nn.Conv2d(3, 4, 3, padding=1), Refused()]
 
     def refused(exchanger: tiling.Exchanger) -> None:
-        with tiling.fused(), pytest.raises(tiling.UntiledOperation, match="linear"):
+        with tiling.fused(), pytest.raises(tiling.UntiledOperation, match="linalg_qr.* in module 1"):
             nn.Sequential(*layers).double()(tiling.tile(image((1, 3, 16, 14)), (1, 2), exchanger))
 
     on_threads(2, refused)
@@ -283,4 +292,5 @@ def test_random_chains(data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, 23))
     cuts = data.draw(st.sampled_from([[[0, cut, 24], [0, 24]], [[0, 24], [0, 3, 24]], [[0, cut, 24], [0, 15, 24]]]))
     group = data.draw(st.sampled_from([1, 2, 3, None]))
-    assert_exact(Fused(layers, group), (2, 2, 24, 24), cuts=cuts, tolerance=1e-11)
+    # Normalising a handful of pixels several times over magnifies rounding.
+    assert_exact(Fused(layers, group), (2, 2, 24, 24), cuts=cuts, tolerance=1e-9)

@@ -144,44 +144,51 @@ class ProcessExchanger(Exchanger):
         self._global = tuple(dist.get_global_rank(group, r) for r in range(self.size))
         self._gloo = "gloo" in str(dist.get_backend(group))
 
-    def _staged(self, tensor: Tensor) -> bool:
-        return self._gloo and tensor.is_cuda
+    @property
+    def _patience(self) -> timedelta:
+        return timedelta(seconds=self.deadline)
 
     def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
-        landing: list[tuple[Tensor, Tensor]] = []
-        ops, peers = [], []
-        for peer, tensor in receives.items():
-            target = tensor
-            if self._staged(tensor):
-                target = torch.empty_like(tensor, device="cpu")
-                landing.append((tensor, target))
-            ops.append(dist.P2POp(dist.irecv, target, self._global[peer], self.group))
-            peers.append(peer)
-        for peer, tensor in sends.items():
-            source = tensor.cpu() if self._staged(tensor) else tensor
-            ops.append(dist.P2POp(dist.isend, source, self._global[peer], self.group))
-            peers.append(peer)
-        if self._gloo:  # one work per message: a failed wait can name its peer
-            works = [op.op(op.tensor, op.peer, op.group) for op in ops]
-        else:
-            works = dist.batch_isend_irecv(ops)
+        if self._gloo:
+            return self._start_gloo(sends, receives)
+        ops = [dist.P2POp(dist.irecv, t, self._global[peer], self.group) for peer, t in receives.items()]
+        ops += [dist.P2POp(dist.isend, t, self._global[peer], self.group) for peer, t in sends.items()]
+        works = dist.batch_isend_irecv(ops)
 
-        def wait() -> None:
-            for i, work in enumerate(works):
-                self._wait(work, peers[i] if len(works) == len(peers) else -1)
-            for tensor, target in landing:
-                tensor.copy_(target)
+        def wait() -> None:  # of the stream only; the group's own watchdog keeps the time
+            for work in works:
+                work.wait()
 
         return wait
 
-    def _wait(self, work: Any, peer: int) -> None:
-        if not self._gloo:  # waits on the stream only; the group's own watchdog keeps the time
-            work.wait()
-            return
-        try:
-            work.wait(timedelta(seconds=self.deadline))
-        except RuntimeError as error:
-            raise self._timeout(peer) from error
+    def _start_gloo(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
+        # Straight to the group, past dist.isend's checks, which cost more than a small message; and one work per
+        # message, so that a failed wait can name its peer.
+        landing: list[tuple[Tensor, Tensor]] = []
+        works: list[tuple[int, Any]] = []
+        kept = []  # what is sent must live until it is sent
+        for peer, tensor in receives.items():
+            target = tensor
+            if tensor.is_cuda:
+                target = torch.empty_like(tensor, device="cpu")
+                landing.append((tensor, target))
+            works.append((peer, self.group.recv([target], peer, 0)))
+        for peer, tensor in sends.items():
+            source = tensor.cpu() if tensor.is_cuda else tensor
+            kept.append(source)
+            works.append((peer, self.group.send([source], peer, 0)))
+
+        def wait() -> None:
+            for peer, work in works:
+                try:
+                    work.wait(self._patience)
+                except RuntimeError as error:
+                    raise self._timeout(peer) from error
+            for tensor, target in landing:
+                tensor.copy_(target)
+            kept.clear()
+
+        return wait
 
     def _all_reduce(self, tensor: Tensor) -> Tensor:
         dist.all_reduce(tensor, group=self.group)

@@ -47,17 +47,13 @@ def sum_gradients(parameters: list[Tensor], exchanger: Exchanger) -> None:
         buckets.setdefault((p.dtype, p.device), []).append(p)
     for (dtype, device), members in buckets.items():
         # The first len(members) numbers say who has a gradient, so that None on every rank stays None.
-        flat = torch.zeros(len(members) + sum(p.numel() for p in members), dtype=dtype, device=device)
-        places = flat[len(members) :].split([p.numel() for p in members])
-        present = [p.grad is not None for p in members]
-        flat[: len(members)] = torch.tensor(present, dtype=dtype, device=device)
-        for p, place in zip(members, places):
-            if p.grad is not None:
-                place.copy_(p.grad.reshape(-1))
-        exchanger.all_reduce(flat)
-        for p, place, used in zip(members, places, (flat[: len(members)] > 0).tolist()):
+        present = torch.tensor([p.grad is not None for p in members], dtype=dtype, device=device)
+        given = [p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in members]
+        flat = exchanger.all_reduce(torch.cat([present, *given]))
+        count, *sums = flat.split([len(members), *(p.numel() for p in members)])
+        for p, total, used in zip(members, sums, (count > 0).tolist()):
             if used and p.grad is None:
-                p.grad = place.view(p.shape).clone()
+                p.grad = total.view(p.shape).clone()
             elif used:
                 assert p.grad is not None
-                p.grad.copy_(place.view(p.shape))
+                p.grad.copy_(total.view(p.shape))

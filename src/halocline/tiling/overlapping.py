@@ -114,6 +114,11 @@ def worth_trying(way: Split, out_values: int) -> bool:
     return out_values >= SMALLEST and 2 * interior >= outputs
 
 
+def pays_in_backward(policy: Policy, grad: Tensor) -> bool:
+    """Whether the halo's gradients travel while the parameters' are computed: no more work, but one more call."""
+    return policy == "always" or (policy == "auto" and grad.numel() >= SMALLEST)
+
+
 def trial(where: Geometry, key: tuple[Any, ...]) -> Trial:
     """The trial of an operator; it lives as long as the group's exchanger."""
     return where.source.exchanger.trials.setdefault((where, *key), Trial())

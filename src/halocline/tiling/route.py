@@ -91,14 +91,18 @@ class Route:
         """The gradient of the source: that of what was kept plus what came back from each peer."""
         if self.same and not self.sends:
             return grad
-        result = empty_as(grad, self.resize(grad, source_size))
+        size = self.resize(grad, source_size)
         if self.keep is None:
-            result.zero_()
+            result = empty_as(grad, size).zero_()
         else:
             part = grad[self.keep[1]]
-            if part.shape != result.shape:
-                result.zero_()
-            result[self.keep[0]].copy_(part)
+            if list(part.shape) == size and grad.is_contiguous():
+                result = part.clone(memory_format=torch.contiguous_format)
+            else:
+                result = empty_as(grad, size)
+                if list(part.shape) != size:
+                    result.zero_()
+                result[self.keep[0]].copy_(part)
         for place, strip in zip(self.sends, strips):
             result[place.at].add_(strip)
         return result

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from halocline.tiling.boxes import Reach, shape, slices
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
-from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, trial, worth_trying
+from halocline.tiling.overlapping import POLICY, Policy, Split, now, pays_in_backward, split, trial, worth_trying
 from halocline.tiling.route import Route, empty_as, index
 from halocline.tiling.tensor import TileTensor
 
@@ -186,7 +186,7 @@ class _Windowed(torch.autograd.Function):
         grads: list[Tensor | None]
         returning = wanted[0] and where.exchange
         # The halo's gradients travel while those of the parameters are computed.
-        later = returning and any(wanted[1:]) and not where.empty and task.policy != "never"
+        later = returning and any(wanted[1:]) and not where.empty and pays_in_backward(task.policy, grad)
         padded = None
         if where.empty:
             grads = [source.new_zeros(way.resize(source, way.target))]

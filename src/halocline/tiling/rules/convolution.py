@@ -70,11 +70,12 @@ def tuples(value: Any, dims: int) -> Ints:
     return result * dims if len(result) == 1 else result
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _plan(
-    kernel: Ints, stride: Any, padding: Any, dilation: Any, groups: int
+    size: Ints, weight: Ints, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> tuple[tuple[Window, ...], Convolution]:
-    dims = len(kernel)
+    """The windows and the local operator of a kernel of shape `weight` on an image of `size`."""
+    kernel, dims = weight[2:], len(size)
     strides, dilations = tuples(stride, dims), tuples(dilation, dims)
     if padding == "valid":
         pads = [(0, 0)] * dims
@@ -86,16 +87,18 @@ def _plan(
     else:
         pads = [(p, p) for p in tuples(padding, dims)]
     windows = tuple(Window(k, s, lo, hi, d) for k, s, (lo, hi), d in zip(kernel, strides, pads, dilations))
+    if any(w.out_size(n) < 1 for w, n in zip(windows, size)):
+        raise ValueError(f"the kernel {weight} with padding {padding} is larger than the padded image of size {size}")
     return windows, Convolution(strides, dilations, groups)
 
 
-def as_autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+def as_autocast(input: Tensor, *params: Tensor | None) -> tuple[Tensor | None, ...]:
     """The tensors in the dtype that autocast gives an operator of its lower-precision list (but for float64)."""
-    device = next(t.device.type for t in tensors if t is not None)
+    device = input.device.type
     if not torch.is_autocast_enabled(device):
-        return tensors
+        return input, *params
     dtype = torch.get_autocast_dtype(device)
-    return tuple(t.to(dtype) if t is not None and t.dtype in _AUTOCAST else t for t in tensors)
+    return tuple(t.to(dtype) if t is not None and t.dtype in _AUTOCAST else t for t in (input, *params))
 
 
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
@@ -116,24 +119,22 @@ def _convolution(function: Callable[..., Tensor], dims: int) -> None:
         assert isinstance(input, TileTensor)
         if isinstance(weight, TileTensor) or isinstance(bias, TileTensor):
             raise untiled(function, (input, weight, bias), why="a kernel cannot be cut into tiles")
-        if input.shape[-dims - 1] != weight.shape[1] * groups:
+        local, kernel = input.local, weight.shape
+        if local.shape[-dims - 1] != kernel[1] * groups:
             raise ValueError(
-                f"the kernel {tuple(weight.shape)} with groups={groups} needs {weight.shape[1] * groups} input "
+                f"the kernel {tuple(kernel)} with groups={groups} needs {kernel[1] * groups} input "
                 f"channels but the tensor {tuple(input.shape)} has {input.shape[-dims - 1]}"
             )
-        if input.ndim == dims + 1:  # without a batch dim, which the local operator needs
+        if local.ndim == dims + 1:  # without a batch dim, which the local operator needs
             batch = TileTensor.wrap(input.local.unsqueeze(0), input.spec)
             out = convolution(batch, weight, bias, stride, padding, dilation, groups)
             return TileTensor.wrap(out.local.squeeze(0), out.spec)
-        kernel = tuple(weight.shape[2:])
-        windows, operator = _plan(kernel, hashable(stride), hashable(padding), hashable(dilation), groups)
-        sizes = tuple(w.out_size(n) for w, n in zip(windows, input.spec.size))
-        if 0 in sizes:
-            raise ValueError(f"the kernel {tuple(weight.shape)} is larger than the padded image {tuple(input.shape)}")
-        local, weight_, bias_ = as_autocast(input.local, weight, bias)
-        assert local is not None
-        if local is not input.local:
-            input = TileTensor.wrap(local, input.spec)
+        windows, operator = _plan(
+            input.spec.size, tuple(kernel), hashable(stride), hashable(padding), hashable(dilation), groups
+        )
+        cast, weight_, bias_ = as_autocast(local, weight, bias)
+        if cast is not None and cast is not local:
+            input = TileTensor.wrap(cast, input.spec)
         return windowed(input, windows, operator, (weight_, bias_))
 
 
