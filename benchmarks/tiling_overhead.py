@@ -62,9 +62,7 @@ def main() -> int:
         f"# {platform.processor() or platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
     )
     print(f"# python {' '.join(sys.argv)}")
-    print(
-        f"{'operator':20}{'plain us':>10}{'alone us':>10}{'added':>8}{'of two us':>11}{'added':>8}   budget {BUDGET:.0f}"
-    )
+    print(f"{'operator':20}{'plain us':>10}{'alone us':>10}{'added':>8}{'of two us':>11}{'added':>8}")
     worst = 0.0
     pair = tiling.NoCommunication(0, 2)
     plain = torch.randn(1, 2, 8, 8, requires_grad=True)

@@ -192,9 +192,8 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=1024, help="leave out larger images")
     parser.add_argument("--peer", default="", help="a folder that holds nvidia-physicsnemo, to compare with")
     options = parser.parse_args()
-    print(
-        f"# {platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, 2 processes"
-    )
+    machine = platform.processor() or platform.machine()
+    print(f"# {machine}, {os.cpu_count()} cores, torch {torch.__version__}, 2 processes")
     print(f"# python {' '.join(sys.argv)}")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

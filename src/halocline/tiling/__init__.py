@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from halocline.tiling.exchanger import Exchanger, NoCommunication, ThreadExchanger, Traffic, traffic
     from halocline.tiling.fusion import fuse, fused, run_fused
     from halocline.tiling.gradient import backward
-    from halocline.tiling.overlapping import overlap
+    from halocline.tiling.overlapping import Policy, overlap
     from halocline.tiling.spec import TileSpec
     from halocline.tiling.tensor import TileTensor, UntiledOperation, rule
 
 _HOMES = {
     "Exchanger": "exchanger",
     "NoCommunication": "exchanger",
+    "Policy": "overlapping",
     "ThreadExchanger": "exchanger",
     "TileSpec": "spec",
     "TileTensor": "tensor",
@@ -39,6 +40,7 @@ _HOMES = {
 __all__ = [
     "Exchanger",
     "NoCommunication",
+    "Policy",
     "ThreadExchanger",
     "TileSpec",
     "TileTensor",
