@@ -110,8 +110,8 @@ def on_processes(size: int, function: Callable[..., Any], *args: Any, **kwargs: 
         if not pipe.poll(120):
             raise TimeoutError(f"rank {rank} of {size} gave no answer in 120 s")
         answers.append(pipe.recv())
-    for rank, (good, value) in enumerate(answers):
-        assert good, f"rank {rank} of {size} failed:\n{value}"
+    failed = [f"rank {rank} of {size} failed:\n{value}" for rank, (good, value) in enumerate(answers) if not good]
+    assert not failed, "\n".join(failed)
     return [value for _, value in answers]
 
 

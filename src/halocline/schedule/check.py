@@ -108,6 +108,8 @@ def _check_rank(schedule: Schedule, rank: int, places: dict[Instruction, int]) -
             for peer in receive_up:
                 number = at(Instruction(RECEIVE, pipe, stage, m, GRADIENT, peer))
                 before(number, backward, "a backward needs the gradient it receives")
+            dropped = at(Instruction(FREE, pipe, stage, m))
+            before(done, dropped, "a stage's tensors are freed after their last use")
             outgoing = [(forward, stage, ACTIVATION, peer) for peer in send_down]
             outgoing += [(backward, stage - 1, GRADIENT, peer) for peer in send_up]
             for made, boundary, what, peer in outgoing:
@@ -115,7 +117,7 @@ def _check_rank(schedule: Schedule, rank: int, places: dict[Instruction, int]) -
                 before(made, number, "a tensor is sent after it is made")
                 freed = at(Instruction(FREE, pipe, boundary, m, what, peer))
                 before(number, freed, "a buffer is freed after its send")
-            before(done, at(Instruction(FREE, pipe, stage, m)), "a stage's tensors are freed after their last use")
+                before(number, dropped, "a stage's tensors are freed after their last use")
             final[stage] = max(final.get(stage, -1), done)
             # Stages that share their ranks hand over without a message: then this list itself must have the order.
             if stage < last and not send_down and (pipe, stage + 1) in stages:

@@ -43,6 +43,9 @@ def lower(plan: Plan, layout: Layout, orders: Orders) -> Schedule:
                 ranks[source].append(Instruction(SEND, pipe, boundary, microbatch, what, target))
                 ranks[target].append(Instruction(RECEIVE, pipe, boundary, microbatch, what, source))
                 sent[source].append(Instruction(FREE, pipe, boundary, microbatch, what, target))
+            if kind == BACKWARD:  # the gradient was the last thing still needed of this microbatch
+                for rank in layout.team(pipe, stage):
+                    ranks[rank].append(Instruction(FREE, pipe, stage, microbatch))
         elif order == _REDUCTION:
             for rank in _members(plan, layout, stage):
                 ranks[rank].append(Instruction(REDUCE, 0, stage))
@@ -50,7 +53,7 @@ def lower(plan: Plan, layout: Layout, orders: Orders) -> Schedule:
             for rank in layout.team(pipe, stage):
                 row = ranks[rank]
                 row.append(Instruction(kind, pipe, stage, microbatch))
-                if kind in (BACKWARD, BACKWARD_WEIGHT):
+                if kind == BACKWARD_WEIGHT or (kind == BACKWARD and stage == 0):
                     row.append(Instruction(FREE, pipe, stage, microbatch))
                 if sent[rank]:
                     row.extend(sent[rank])

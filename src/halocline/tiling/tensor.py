@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._mode_utils import no_dispatch
 
 from halocline.tiling.boxes import Box, contains, slices
 from halocline.tiling.route import index, move
@@ -59,7 +61,7 @@ class TileTensor(Tensor):
     @staticmethod
     def wrap(local: Tensor, spec: TileSpec) -> TileTensor:
         """The tile whose held part is `local`."""
-        tile = local.as_subclass(TileTensor)
+        tile = (_stand_in(local) if isinstance(local, FakeTensor) else local).as_subclass(TileTensor)
         tile._local = local
         tile.spec = spec
         tile._bare = not local.requires_grad
@@ -194,6 +196,12 @@ class TileTensor(Tensor):
 
     def retain_grad(self) -> None:
         self.local.retain_grad()
+
+
+def _stand_in(fake: Tensor) -> Tensor:
+    """A fake tensor (a shape without data) cannot be seen as a tile; rules only touch `local`, so anything will do."""
+    with no_dispatch():
+        return torch.empty(fake.shape, dtype=fake.dtype, device="meta")
 
 
 def untiled(func: Any, args: Any = (), kwargs: Any = None, why: str = "") -> UntiledOperation:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.boxes import Box, Window, ceil_hi
+from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.rules.convolution import check_image, hashable, tuples
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -92,7 +93,7 @@ def _average_operator(
     function: Callable[..., Tensor] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[dims - 1]
     volume = prod(kernel)
 
-    @lru_cache(maxsize=64)
+    @constant
     def corrections(out: Box, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
         """Per dim, kernel / counted pixels, shaped to broadcast; nothing for dims where it is 1 throughout."""
         result = []

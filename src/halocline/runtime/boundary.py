@@ -1,0 +1,185 @@
+"""What crosses a stage boundary: a tuple of tensors, each cut into boxes over one team and wanted as boxes by another.
+
+Knows shapes, dtypes and boxes; nothing of messages in flight. Boxes here span all dims of a tensor, batch included, so
+that tiles, lanes, and the way from any number of them to any other are one thing: I own these boxes, I need those.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise, product
+from math import prod
+
+import torch
+from torch import Tensor
+
+from halocline.plan.stage import Stage
+from halocline.tiling.boxes import Box, Cuts, balanced_cuts, intersect, is_empty, shape, slices
+
+BATCH = 0
+"""The dim of a boundary tensor that counts samples."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One tensor at a boundary, as a team holds it. The same on every rank of the team."""
+
+    size: tuple[int, ...]
+    """The whole tensor's shape, for one microbatch."""
+    dtype: str
+    differentiable: bool
+    cuts: tuple[tuple[int, Cuts], ...] = ()
+    """(dim, boundaries) for each dim that is cut; none if every rank of the team holds the whole tensor."""
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)
+
+    def box(self, position: tuple[int, ...]) -> Box:
+        """What the rank at `position` (one index per cut dim) owns."""
+        owned = [(0, n) for n in self.size]
+        for (dim, cuts), at in zip(self.cuts, position):
+            owned[dim] = (cuts[at], cuts[at + 1])
+        return tuple(owned)
+
+
+def encode(crossings: Sequence[Crossing]) -> str:
+    return json.dumps([[c.size, c.dtype, c.differentiable, c.cuts] for c in crossings])
+
+
+def decode(text: str) -> tuple[Crossing, ...]:
+    return tuple(
+        Crossing(tuple(size), dtype, differentiable, tuple((dim, tuple(points)) for dim, points in cuts))
+        for size, dtype, differentiable, cuts in json.loads(text)
+    )
+
+
+def aligned_cuts(source: Cuts, parts: int) -> Cuts:
+    """`parts` intervals whose boundaries fall on the source's wherever both cut at the same fraction of the image.
+
+    Elsewhere a boundary lies inside the source interval that holds its fraction. So two intervals meet only if their
+    fractions do, which is what decides who sends to whom before any pixel is known.
+    """
+    tiles = len(source) - 1
+    cuts = []
+    for j in range(parts + 1):
+        whole, inside = divmod(Fraction(j, parts) * tiles, 1)
+        cut = source[int(whole)]
+        if inside:
+            cut += round(inside * (source[int(whole) + 1] - cut))
+        cuts.append(cut)
+    return tuple(cuts)
+
+
+def wanted(crossing: Crossing, stage: Stage) -> Crossing:
+    """The same tensor as the team of `stage` wants it: batch cut by its lanes, image dims by its tiles."""
+    have = dict(crossing.cuts)
+    cuts: list[tuple[int, Cuts]] = []
+    ndim = len(crossing.size)
+    if stage.lanes > 1 and ndim:
+        cuts.append((BATCH, _cut(have, BATCH, crossing.size[BATCH], stage.lanes)))
+    dims = len(stage.tiles)
+    if stage.tile_count > 1 and ndim >= dims + 2:
+        for offset, parts in enumerate(stage.tiles):
+            dim = ndim - dims + offset
+            cuts.append((dim, _cut(have, dim, crossing.size[dim], parts)))
+    return Crossing(crossing.size, crossing.dtype, crossing.differentiable, tuple(cuts))
+
+
+def _cut(have: dict[int, Cuts], dim: int, size: int, parts: int) -> Cuts:
+    if dim in have:
+        return aligned_cuts(have[dim], parts)
+    if size < parts:
+        return aligned_cuts((0, size), parts)
+    return balanced_cuts(size, parts)
+
+
+def positions(stage: Stage, crossing: Crossing) -> list[tuple[int, ...]]:
+    """For each member of the stage's team (ordered by tile, lane, tensor) its index in each cut dim of the tensor."""
+    found = []
+    cut = [dim for dim, _ in crossing.cuts]
+    for tile in product(*(range(n) for n in stage.tiles)):
+        for lane in range(stage.lanes):
+            at: list[int] = []
+            if BATCH in cut and stage.lanes > 1:
+                at.append(lane)
+            if len(cut) > len(at):
+                at.extend(tile)
+            found += [tuple(at)] * stage.tensor
+    return found
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of one tensor that travels between two ranks."""
+
+    index: int
+    """Which tensor of the tuple."""
+    box: Box
+
+
+def pieces(
+    source: Sequence[Crossing],
+    source_stage: Stage,
+    target: Sequence[Crossing],
+    target_stage: Stage,
+    sender: int,
+    receiver: int,
+    first: bool,
+) -> tuple[Piece, ...]:
+    """What the team member `sender` hands to the team member `receiver`, in the order in which it is packed.
+
+    A tensor that every sender holds whole comes from one of them: from `sender` only if it is the `first` of those
+    linked to the receiver.
+    """
+    found = []
+    for index, (have, need) in enumerate(zip(source, target)):
+        box = need.box(positions(target_stage, need)[receiver])
+        if have.cuts:
+            box = intersect(have.box(positions(source_stage, have)[sender]), box)
+        elif not first:
+            continue
+        if not is_empty(box) and prod(shape(box)):
+            found.append(Piece(index, box))
+    return tuple(found)
+
+
+def packed_size(parts: Sequence[Piece], crossings: Sequence[Crossing]) -> int:
+    """Bytes of a message."""
+    return sum(prod(shape(p.box)) * crossings[p.index].torch_dtype.itemsize for p in parts)
+
+
+def pack(parts: Sequence[Piece], tensors: Sequence[Tensor], origins: Sequence[Box]) -> Tensor:
+    """The pieces, one after the other, as bytes. `origins[i]` is the box that `tensors[i]` covers."""
+    flat = [tensors[p.index][slices(p.box, origins[p.index])].contiguous().reshape(-1).view(torch.uint8) for p in parts]
+    return flat[0] if len(flat) == 1 else torch.cat(flat)
+
+
+def unpack(
+    message: Tensor,
+    parts: Sequence[Piece],
+    crossings: Sequence[Crossing],
+    tensors: Sequence[Tensor],
+    origins: Sequence[Box],
+    add: bool = False,
+) -> None:
+    """Write (or add) a message's pieces to where they lie in `tensors`."""
+    start = 0
+    for part in parts:
+        dtype = crossings[part.index].torch_dtype
+        stop = start + prod(shape(part.box)) * dtype.itemsize
+        values = message[start:stop].view(dtype).view(shape(part.box))
+        place = tensors[part.index][slices(part.box, origins[part.index])]
+        if add:
+            place.add_(values)
+        else:
+            place.copy_(values)
+        start = stop
+
+
+def sample_cuts(samples: int, microbatches: int) -> list[tuple[int, int]]:
+    """The samples of each microbatch: sizes differ by at most one."""
+    return list(pairwise(balanced_cuts(samples, microbatches)))

@@ -1,0 +1,283 @@
+"""The engine: a plan, the layers and a loss become steps that equal one device's. The runtime's front door.
+
+Builds what this rank holds, learns the shapes at the boundaries, runs the executor and updates the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from halocline.plan.layout import Layout
+from halocline.plan.plan import Plan
+from halocline.runtime.boundary import sample_cuts
+from halocline.runtime.executor import Executor, StepWork
+from halocline.runtime.layers import Layer, build, named_layers
+from halocline.runtime.reduction import Reduction
+from halocline.runtime.relay import Relay
+from halocline.runtime.stage import Loss, Options, StageRunner
+from halocline.runtime.statistics import RunningStatistics, tracked
+from halocline.runtime.world import World
+from halocline.schedule.generate import generate
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step gave; the same on every rank."""
+
+    loss: float
+    """The mean over all samples of the step."""
+    samples: int
+    microbatch_losses: tuple[float, ...] = ()
+    """This replica's, on the ranks of the last stage only."""
+
+
+class Engine:
+    """Trains `layers` under `plan`.
+
+    `layers` is an nn.Sequential, or a list of modules or of functions that make them; each takes what the one before
+    returns (a tensor or a tuple of tensors). `loss(output, target)` is a mean over samples. `optimizer` makes an
+    optimizer from parameters, e.g. `lambda p: torch.optim.SGD(p, lr=0.1)`; without one, gradients are left in `.grad`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        layers: nn.Sequential | Sequence[Layer],
+        *,
+        loss: Loss,
+        optimizer: MakeOptimizer | None = None,
+        world: World | None = None,
+        seed: int = 0,
+        dtype: torch.dtype | None = None,
+        autocast: torch.dtype | None = None,
+        channels_last: bool = False,
+        clip: float | None = None,
+    ) -> None:
+        self.plan, self.layout = plan, Layout(plan)
+        self.world = world or World.join()
+        named = named_layers(layers)
+        self._check(named)
+        self.schedule = generate(plan)
+        self.options = Options(seed, autocast, channels_last)
+        self.clip = clip
+        self.steps = 0
+        self.replica, self.local = divmod(self.world.rank, self.layout.ranks_per_replica)
+        self._make_groups()
+        self.modules = self._build(named, seed, dtype)
+        """Stage -> its layers, for the stages this rank holds."""
+        self.runners = self._runners(loss)
+        self.optimizer = optimizer(self.parameters()) if optimizer is not None and list(self.parameters()) else None
+        copies = plan.pipes * plan.replicas
+        total = plan.microbatches * plan.replicas
+        self.statistics = {
+            stage: RunningStatistics(norms, total)
+            for stage, held in self.modules.items()
+            if copies > 1 and (norms := tracked(held))
+        }
+        self.relay = Relay(self.world, self.layout, self.runners)
+        self.executor = Executor(
+            self.world,
+            self.layout,
+            self.schedule.ranks[self.local],
+            self.runners,
+            self.groups,
+            self.statistics,
+            self.relay.entering,
+        )
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def _check(self, named: Sequence[tuple[str, Layer]]) -> None:
+        plan = self.plan
+        if len(named) != plan.layers:
+            fix = "use fewer stages" if len(named) < len(plan.stages) else "give stages whose layers add up"
+            raise ValueError(
+                f"the model has {len(named)} layers and the plan's {len(plan.stages)} stages hold {plan.layers}: {fix}"
+            )
+        if self.world.size != plan.world_size:
+            raise ValueError(
+                f"the plan needs {plan.world_size} processes and {self.world.size} are running: start it with "
+                f"torchrun --nproc-per-node {plan.world_size}"
+            )
+        for number, stage in enumerate(plan.stages):
+            if stage.tensor > 1:
+                raise ValueError(
+                    f"stages[{number}].tensor = {stage.tensor}: the engine runs tensor = 1 so far; use tiles or lanes"
+                )
+
+    def _make_groups(self) -> None:
+        layout, plan = self.layout, self.plan
+        self.groups = {stage: layout.sharers(stage) for stage in range(len(plan.stages))}
+        teams = [
+            layout.team(pipe, stage, replica)
+            for replica in range(plan.replicas)
+            for pipe in range(plan.pipes)
+            for stage in range(len(plan.stages))
+        ]
+        self.world.make_groups([*teams, *self.groups.values()])
+
+    def _build(
+        self, named: Sequence[tuple[str, Layer]], seed: int, dtype: torch.dtype | None
+    ) -> dict[int, list[tuple[str, nn.Module]]]:
+        modules = {}
+        for stage in sorted({role.stage for role in self.layout.roles(self.world.rank)}):
+            first, stop = self.plan.stages[stage].layers
+            made = []
+            for name, layer in named[first:stop]:
+                module = build(name, layer, seed)
+                if self.options.channels_last:
+                    module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                made.append((name, module.to(device=self.world.device, dtype=dtype)))
+            modules[stage] = made
+        return modules
+
+    def _runners(self, loss: Loss) -> dict[tuple[int, int], StageRunner]:
+        runners = {}
+        for role in self.layout.roles(self.world.rank):
+            stage = self.plan.stages[role.stage]
+            team = self.layout.team(role.pipe, role.stage, self.replica)
+            runners[role.pipe, role.stage] = StageRunner(
+                role.stage,
+                stage,
+                team.index(self.world.rank),
+                self.modules[role.stage],
+                self.world.exchanger(team) if len(team) > 1 else None,
+                [sorted(team).index(rank) for rank in team],
+                self.options,
+                self.plan.fused,
+                loss if role.stage == len(self.plan.stages) - 1 else None,
+            )
+        return runners
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """The parameters this rank holds."""
+        return (p for _, p in self.named_parameters())
+
+    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
+        """With the names they have in the one-device model."""
+        for layers in self.modules.values():
+            for name, layer in layers:
+                for key, parameter in layer.named_parameters():
+                    yield f"{name}.{key}", parameter
+
+    def named_buffers(self) -> Iterable[tuple[str, Tensor]]:
+        for layers in self.modules.values():
+            for name, layer in layers:
+                for key, buffer in layer.named_buffers():
+                    yield f"{name}.{key}", buffer
+
+    def train(self, mode: bool = True) -> None:
+        for layers in self.modules.values():
+            for _, layer in layers:
+                layer.train(mode)
+
+    # -- a step --------------------------------------------------------------------------------------------------
+
+    def step(self, inputs: Any, targets: Any, samples: int | None = None) -> StepResult:
+        """One optimizer step on a batch.
+
+        Every rank passes the whole batch of the step (all replicas); ranks without the first stage may pass None for
+        the inputs, ranks without the last stage None for the targets. `samples` is needed where both are None.
+        """
+        tensors = _tensors(inputs)
+        count = samples if samples is not None else _count(tensors, targets, self.plan)
+        shares = sample_cuts(count, self.plan.replicas) if count >= self.plan.replicas else []
+        if not shares or shares[self.replica][1] - shares[self.replica][0] < self.plan.microbatches:
+            need = self.plan.replicas * self.plan.microbatches
+            raise ValueError(
+                f"a batch of {count} samples cannot fill {need} microbatches ({self.plan.replicas} replicas x "
+                f"{self.plan.microbatches}): use a batch of at least {need}, or fewer microbatches"
+            )
+        begin, end = shares[self.replica]
+        cuts = [(begin + a, begin + b) for a, b in sample_cuts(end - begin, self.plan.microbatches)]
+        work = StepWork(
+            self.steps,
+            [b - a for a, b in cuts],
+            count,
+            self.replica * self.plan.microbatches,
+            (lambda m: [t[cuts[m][0] : cuts[m][1]] for t in tensors]) if tensors else None,
+            (lambda m: _take(targets, *cuts[m], self.world.device)) if targets is not None else None,
+        )
+        self.relay.learn(tensors, sorted(set(work.samples), reverse=True))
+        state = torch.random.get_rng_state()
+        for parameter in self.parameters():
+            parameter.grad = None
+        for statistics in self.statistics.values():
+            statistics.begin()
+        try:
+            self.executor.run(work, self._finish)
+        finally:
+            torch.random.set_rng_state(state)
+        self.steps += 1
+        return self._result(work)
+
+    def _finish(self, reductions: list[Reduction]) -> None:
+        for reduction in reductions:
+            reduction.finish()
+        for stage, statistics in self.statistics.items():
+            # Of the copies, one rank each speaks: tiles and lanes of a team hold equal terms.
+            flat = statistics.flat()
+            first = {self.layout.team(p, stage, self.replica)[0] for p in range(self.plan.pipes)}
+            if self.world.rank not in first:
+                flat.zero_()
+            statistics.finish(self.world.sum(flat, self.groups[stage]))
+        if self.clip is not None:
+            self._clip(self.clip)
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+    def _clip(self, limit: float) -> None:
+        """Scale all gradients so that the norm over the whole model is at most `limit`."""
+        total = torch.zeros((), dtype=torch.float64, device=self.world.device)
+        for stage, layers in self.modules.items():
+            if self.world.rank != self.groups[stage][0]:
+                continue
+            for _, layer in layers:
+                for parameter in layer.parameters():
+                    if parameter.grad is not None:
+                        total += parameter.grad.double().square().sum()
+        norm = float(self.world.sum(total)) ** 0.5
+        if norm > limit:
+            for parameter in self.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(limit / (norm + 1e-6))
+
+    def _result(self, work: StepWork) -> StepResult:
+        total = torch.zeros((), dtype=torch.float64, device=self.world.device)
+        last = len(self.plan.stages) - 1
+        for microbatch, loss in work.losses.items():
+            team = self.layout.team(self.plan.pipe_of(microbatch), last, self.replica)
+            if self.world.rank == team[0]:
+                total += loss.double() * (work.samples[microbatch] / work.total)
+        mine = tuple(float(work.losses[m]) for m in sorted(work.losses))
+        return StepResult(float(self.world.sum(total)), work.total, mine)
+
+
+def _tensors(inputs: Any) -> list[Tensor]:
+    if inputs is None:
+        return []
+    return [inputs] if isinstance(inputs, Tensor) else list(inputs)
+
+
+def _count(tensors: Sequence[Tensor], targets: Any, plan: Plan) -> int:
+    if tensors:
+        return tensors[0].shape[0]
+    target = _tensors(targets)
+    if target:
+        return target[0].shape[0]
+    if plan.batch is not None:
+        return plan.batch * plan.replicas
+    raise ValueError("neither inputs nor targets were given on this rank: pass samples=, the size of the batch")
+
+
+def _take(targets: Any, start: int, stop: int, device: torch.device) -> Any:
+    if isinstance(targets, Tensor):
+        return targets[start:stop].to(device)
+    return tuple(t[start:stop].to(device) for t in targets)

@@ -1,0 +1,45 @@
+"""Summing a stage's gradients over the ranks that share its parameters: one flat message per dtype, started early.
+
+Knows parameters and groups; nothing of schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+class Reduction:
+    """One reduction under way. `start` returns at once; `finish` waits and writes the sums back."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], group: Any) -> None:
+        self.buckets: list[tuple[list[nn.Parameter], Tensor, Any]] = []
+        by_kind: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+        for parameter in parameters:
+            if parameter.requires_grad:
+                by_kind.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+        for (dtype, device), members in by_kind.items():
+            # The first numbers say who has a gradient at all: a parameter that no rank used keeps None.
+            flat = torch.zeros(len(members) + sum(p.numel() for p in members), dtype=dtype, device=device)
+            flat[: len(members)] = torch.tensor([p.grad is not None for p in members], dtype=dtype, device=device)
+            for p, place in zip(members, self._places(flat, members)):
+                if p.grad is not None:
+                    place.copy_(p.grad.reshape(-1))
+            self.buckets.append((members, flat, dist.all_reduce(flat, group=group, async_op=True)))
+
+    @staticmethod
+    def _places(flat: Tensor, members: Sequence[nn.Parameter]) -> Sequence[Tensor]:
+        return flat[len(members) :].split([p.numel() for p in members])
+
+    def finish(self) -> None:
+        for members, flat, handle in self.buckets:
+            handle.wait()
+            used = (flat[: len(members)] > 0).tolist()
+            for p, place, present in zip(members, self._places(flat, members), used):
+                # The gradient stays a view of the bucket: no copy back.
+                p.grad = place.view(p.shape) if present else None
+        self.buckets = []

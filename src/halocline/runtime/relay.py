@@ -1,0 +1,95 @@
+"""The relay of shapes: before the first microbatch of a new size, each stage works out what it will hand on, from what
+the stage before it has told, without touching data. Told through the process group's store, waited for with a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from halocline.plan.layout import Layout
+from halocline.runtime.boundary import Crossing, decode, encode, wanted
+from halocline.runtime.stage import StageRunner
+from halocline.runtime.world import PeerLost, World
+
+
+class Relay:
+    """What enters each stage that this rank holds or feeds, by size of microbatch."""
+
+    _made = 0
+
+    def __init__(self, world: World, layout: Layout, runners: Mapping[tuple[int, int], StageRunner]) -> None:
+        self.world, self.layout, self.runners = world, layout, runners
+        self._known: dict[tuple[int, int], tuple[Crossing, ...]] = {}
+        """(stage, samples) -> what enters it, as the stage before it holds it. Both pipes agree."""
+        self._sizes: set[int] = set()
+        self.replica = world.rank // layout.ranks_per_replica
+        self._shapes: list[tuple[int, ...]] = []
+        Relay._made += 1
+        self._name = f"halocline/shapes/{Relay._made}/{self.replica}"
+
+    def entering(self, pipe: int, stage: int, samples: int) -> tuple[Crossing, ...]:
+        return self._known[stage, samples]
+
+    def learn(self, inputs: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        """Make sure that the shapes of these microbatch sizes are known. Every rank calls this with equal sizes."""
+        shapes = [tuple(t.shape[1:]) for t in inputs]
+        if shapes and self._shapes and shapes != self._shapes:
+            raise ValueError(
+                f"the inputs have shapes {shapes} per sample and had {self._shapes} before: only the number of samples "
+                f"may change between steps; make another Engine for another image size"
+            )
+        self._shapes = shapes
+        for samples in sizes:
+            if samples not in self._sizes:
+                self._sizes.add(samples)
+                self._learn(inputs, samples)
+
+    def _learn(self, inputs: Sequence[Tensor], samples: int) -> None:
+        stages = self.layout.plan.stages
+        mine = sorted({stage for _, stage in self.runners})
+        for stage in mine:
+            if stage == 0:
+                entering = tuple(
+                    Crossing(
+                        (samples, *t.shape[1:]), str(t.dtype).removeprefix("torch."), t.dtype.is_floating_point, ()
+                    )
+                    for t in inputs
+                )
+                if not entering:
+                    raise ValueError(f"rank {self.world.rank} holds the first stage but was given no inputs")
+                self._known[0, samples] = entering
+            else:
+                self._known[stage, samples] = self._hear(stage, samples)
+            runner = next(r for (_, s), r in self.runners.items() if s == stage)
+            if runner.loss is None:
+                received = tuple(wanted(c, stages[stage]) for c in self._known[stage, samples])
+                leaving = runner.crossings_after(received)
+                self._known[stage + 1, samples] = leaving
+                self._tell(stage + 1, samples, leaving)
+
+    def _tell(self, stage: int, samples: int, crossings: tuple[Crossing, ...]) -> None:
+        speakers = {self.layout.team(p, stage - 1, self.replica)[0] for p in range(self.layout.plan.pipes)}
+        if self.world.size > 1 and self.world.rank in speakers:
+            _store().set(f"{self._name}/{stage}/{samples}", encode(crossings))
+
+    def _hear(self, stage: int, samples: int) -> tuple[Crossing, ...]:
+        if (stage, samples) in self._known:
+            return self._known[stage, samples]
+        key = f"{self._name}/{stage}/{samples}"
+        try:
+            _store().wait([key], timedelta(seconds=self.world.deadline))
+        except RuntimeError as error:
+            raise PeerLost(
+                f"rank {self.world.rank} waited {self.world.deadline:g} s for the shapes that stage {stage - 1} hands "
+                f"to stage {stage}: a rank of stage {stage - 1} has failed"
+            ) from error
+        return decode(_store().get(key).decode())
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()

@@ -1,0 +1,255 @@
+"""A stage at work on one rank: its layers run forward and backward for one microbatch after the other.
+
+Knows tensors, tiles and autograd; nothing of messages, schedules or other stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+
+import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
+from halocline.plan.stage import Stage
+from halocline.runtime.boundary import BATCH, Crossing, positions
+from halocline.runtime.layers import derived_seed
+from halocline.tiling.exchanger import Exchanger, NoCommunication
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.tensor import TileTensor
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass
+class Options:
+    """How stages compute; the same on every rank."""
+
+    seed: int = 0
+    autocast: torch.dtype | None = None
+    """Run forwards under autocast to this dtype, e.g. torch.bfloat16."""
+    channels_last: bool = False
+
+
+@dataclass
+class Held:
+    """What a stage keeps of one microbatch between its forward and its backward."""
+
+    inputs: list[Tensor]
+    """Local parts, as leaves of the graph."""
+    received: tuple[Crossing, ...]
+    outputs: list[Tensor] = field(default_factory=list)
+    """Local parts of what goes on, or the scaled loss on the last stage."""
+    target: Any = None
+    gradients: list[Tensor | None] = field(default_factory=list)
+    """Of the outputs; filled by what the next stage sends back."""
+    input_gradients: list[Tensor | None] = field(default_factory=list)
+
+
+class StageRunner:
+    """The layers of one stage on this rank, for one pipe."""
+
+    def __init__(
+        self,
+        number: int,
+        stage: Stage,
+        member: int,
+        layers: Sequence[tuple[str, nn.Module]],
+        exchanger: Exchanger | None,
+        order: Sequence[int],
+        options: Options,
+        fused: int = 0,
+        loss: Loss | None = None,
+    ) -> None:
+        self.number, self.stage, self.member = number, stage, member
+        self.layers = list(layers)
+        self.exchanger = exchanger
+        """Between the ranks of the team; None where one rank has the stage for itself."""
+        self.order = tuple(order)
+        """Member of the team -> its rank in the exchanger (groups sort their ranks; a mirrored team descends)."""
+        self.options, self.fused, self.loss = options, fused, loss
+        self._specs: dict[tuple[Crossing, bool], TileSpec] = {}
+
+    @property
+    def shares(self) -> int:
+        """Ranks that compute the loss alike: each starts its backward from an equal share of it."""
+        return self.exchanger.size if self.exchanger is not None else 1
+
+    # -- tiles ---------------------------------------------------------------------------------------------------
+
+    def origin(self, crossing: Crossing) -> tuple[tuple[int, int], ...]:
+        """The box of a tensor that this rank holds."""
+        return crossing.box(positions(self.stage, crossing)[self.member])
+
+    def spec(self, crossing: Crossing, exchanger: Exchanger) -> TileSpec:
+        """How the team holds a tensor, in the tiling room's terms."""
+        key = crossing, isinstance(exchanger, NoCommunication)
+        if key not in self._specs:
+            ndim = len(crossing.size)
+            cuts = tuple(points for _, points in crossing.cuts)
+            dims = tuple(dim - ndim for dim, _ in crossing.cuts)
+            at = positions(self.stage, crossing)[:: self.stage.tensor]
+            strides = [1]
+            for points in reversed(cuts[1:]):
+                strides.insert(0, strides[0] * (len(points) - 1))
+            ranks = [0] * len(at)
+            for member, place in enumerate(at):
+                ranks[sum(p * s for p, s in zip(place, strides))] = self.order[member]
+            self._specs[key] = TileSpec(cuts, exchanger, dims, tuple(ranks))
+        return self._specs[key]
+
+    def _wrap(self, local: Tensor, crossing: Crossing, exchanger: Exchanger | None) -> Tensor:
+        if exchanger is None or not crossing.cuts:
+            return local
+        return TileTensor.wrap(local, self.spec(crossing, exchanger))
+
+    # -- shapes --------------------------------------------------------------------------------------------------
+
+    def crossings_after(self, received: Sequence[Crossing]) -> tuple[Crossing, ...]:
+        """What the stage hands on, found by running it on tensors without data."""
+        exchanger = None
+        if self.exchanger is not None:
+            exchanger = NoCommunication(self.exchanger.rank, self.exchanger.size)
+        device = next((p.device for _, layer in self.layers for p in layer.parameters()), torch.device("cpu"))
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad(), self._autocast():
+            inputs = []
+            for crossing in received:
+                size = [b - a for a, b in self.origin(crossing)]
+                fake = torch.empty(size, dtype=crossing.torch_dtype, device=device)
+                inputs.append(self._wrap(fake, crossing, exchanger))
+            value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
+            for name, layer in self.layers:
+                state = {
+                    key: mode.from_tensor(tensor) for key, tensor in (*layer.named_parameters(), *layer.named_buffers())
+                }
+                value = functional_call(layer, state, (value,))
+                as_tensors(value, name)
+        return tuple(crossing_of(t) for t in as_tensors(value, self.layers[-1][0]))
+
+    # -- forward -------------------------------------------------------------------------------------------------
+
+    def forward(self, held: Held, step: int, microbatch: int, share: float, grad: bool = True) -> Tensor | None:
+        """Run the layers; `held.outputs` becomes what goes on, or on the last stage the loss scaled by `share`.
+
+        Returns the unscaled loss there. `microbatch` is counted over all replicas, for the random numbers.
+        """
+        with torch.set_grad_enabled(grad), self._autocast():
+            tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(held.inputs, held.received)]
+            value: Any = tiles[0] if len(tiles) == 1 else tuple(tiles)
+            for name, layer in self.layers:
+                torch.random.default_generator.manual_seed(derived_seed(self.options.seed, step, name, microbatch))
+                value = layer(value)
+            if self.loss is None:
+                held.outputs = [local_of(t) for t in as_tensors(value, self.layers[-1][0])]
+                return None
+            loss = self.loss(value, self._target(held.target, value))
+        if not isinstance(loss, Tensor) or isinstance(loss, TileTensor) or loss.ndim:
+            raise ValueError(f"the loss returned {_describe(loss)}: it must return one number, the mean over samples")
+        held.outputs = [loss * (share / self.shares)]
+        return loss.detach()
+
+    def _target(self, target: Any, value: Any) -> Any:
+        """The target cut as the prediction is: samples by lane, pixels by tile."""
+        first = value[0] if isinstance(value, (tuple, list)) else value
+        if not isinstance(first, TileTensor) or self.exchanger is None:
+            return target
+        cuts = {dim % first.ndim: points for dim, points in zip(first.spec.dims, first.spec.cuts)}
+        image = first.ndim - 2
+
+        def cut(tensor: Any) -> Any:
+            if not isinstance(tensor, Tensor) or not tensor.ndim:
+                return tensor
+            found = [(BATCH, cuts[BATCH])] if BATCH in cuts else []
+            dense = tensor.ndim > image and tuple(tensor.shape[-image:]) == tuple(first.shape[-image:])
+            if dense and image:
+                for offset in range(image):
+                    if 2 + offset in cuts:
+                        found.append((tensor.ndim - image + offset, cuts[2 + offset]))
+            crossing = Crossing(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), False, tuple(found))
+            if not found:
+                return tensor
+            parts = tuple(slice(a, b) for a, b in self.origin(crossing))
+            assert self.exchanger is not None
+            return TileTensor.wrap(tensor[parts], self.spec(crossing, self.exchanger))
+
+        return tuple(cut(t) for t in target) if isinstance(target, (tuple, list)) else cut(target)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.options.autocast is None:
+            return nullcontext()
+        device = next((p.device.type for _, layer in self.layers for p in layer.parameters()), "cpu")
+        return torch.autocast(device, self.options.autocast)
+
+    # -- backward ------------------------------------------------------------------------------------------------
+
+    def backward(self, held: Held) -> None:
+        """Whole backward: parameter gradients accumulate, `held.input_gradients` is filled."""
+        roots, gradients = self._roots(held)
+        if roots:
+            torch.autograd.backward(roots, gradients)
+        held.input_gradients = [t.grad for t in held.inputs]
+
+    def backward_input(self, held: Held) -> None:
+        """The half that the stage above waits for."""
+        roots, gradients = self._roots(held)
+        leaves = [t for t in held.inputs if t.requires_grad]
+        found: Iterator[Tensor | None] = iter(())
+        if roots and leaves:
+            found = iter(torch.autograd.grad(roots, leaves, gradients, retain_graph=True, allow_unused=True))
+        held.input_gradients = [next(found, None) if t.requires_grad else None for t in held.inputs]
+
+    def backward_weight(self, held: Held) -> None:
+        """The other half: parameter gradients accumulate."""
+        roots, gradients = self._roots(held)
+        parameters = [p for _, layer in self.layers for p in layer.parameters() if p.requires_grad]
+        if roots and parameters:
+            torch.autograd.backward(roots, gradients, inputs=parameters)
+
+    def _roots(self, held: Held) -> tuple[list[Tensor], list[Tensor | None]]:
+        pairs = []
+        for number, output in enumerate(held.outputs):
+            if not output.requires_grad:
+                continue
+            gradient = held.gradients[number] if held.gradients else None
+            if gradient is None and self.loss is None:
+                gradient = torch.zeros_like(output)  # nobody used it, but tiles must still meet in their backward
+            pairs.append((output, gradient))
+        return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def as_tensors(value: Any, name: str) -> list[Tensor]:
+    """What a layer returned, as a list of tensors."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)) and value and all(isinstance(t, Tensor) for t in value):
+        return list(value)
+    raise ValueError(
+        f"layer {name} returned {_describe(value)}: a layer must return a tensor or a tuple of tensors, so that it can "
+        f"cross a stage boundary"
+    )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {', '.join(type(v).__name__ for v in value) or 'nothing'}"
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    return tensor.owned if isinstance(tensor, TileTensor) else tensor
+
+
+def crossing_of(tensor: Tensor) -> Crossing:
+    """How the team holds a tensor that its stage made."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    cuts: list[tuple[int, tuple[int, ...]]] = []
+    if isinstance(tensor, TileTensor):
+        cuts = [(dim % tensor.ndim, points) for dim, points in zip(tensor.spec.dims, tensor.spec.cuts)]
+    return Crossing(tuple(tensor.shape), dtype, tensor.dtype.is_floating_point, tuple(cuts))
