@@ -34,11 +34,6 @@ class Taps:
         stops = tuple(a + len(w) for a, w in zip(self.starts, self.weights))
         object.__setattr__(self, "reach", Table(self.starts, stops, self.centres))
 
-    @property
-    def copies(self) -> bool:
-        """Whether each output is a copy of one pixel."""
-        return all(w == (1.0,) for w in self.weights)
-
 
 @lru_cache(maxsize=512)
 def _table(
@@ -64,8 +59,6 @@ def _matrix(taps: Taps, out: Interval, given: Interval, dtype: torch.dtype, devi
 def resample(x: Tensor, dim: int, taps: Taps, out: Interval, given: Interval) -> Tensor:
     """Outputs [out) along `dim` (negative) of a tensor that holds the inputs [given)."""
     where, weights = _table(taps, out, given, x.dtype, x.device)
-    if taps.copies:
-        return x.index_select(dim, where[0])
     if len(where) > _FEW_TAPS:
         return (x.movedim(dim, -1) @ _matrix(taps, out, given, x.dtype, x.device).t()).movedim(-1, dim)
     along = [-1] + [1] * (-dim - 1)

@@ -1,13 +1,13 @@
 """Interpolation to another size: nearest, nearest-exact, linear, bilinear, trilinear, bicubic, area and antialiased.
 
-Every mode is a table of taps per dim. An enlargement by a whole number, the common case, runs torch's own function on
-the tile and its halo instead, which gives the same numbers in one step. Knows nothing of messages.
+Every mode is a table per dim of the pixels that each output reads. An enlargement by a whole number, the common case,
+runs torch's own function on the tile and its halo instead: the same numbers in one step. Knows nothing of messages.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import floor
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halocline.tiling.boxes import Box, Table
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.resample import Taps, resample
 from halocline.tiling.route import index
@@ -34,34 +35,36 @@ _MODES: dict[int, tuple[str, ...]] = {
 # ------------------------------------------------------------------------------------------------------------- tables
 
 
-@lru_cache(maxsize=512)
-def nearest(size: int, out: int, scale: float | None, exact: bool, dtype: torch.dtype, device: torch.device) -> Taps:
-    """Asked of torch itself: with another rounding than its own another pixel could be the nearest."""
-    bits = range(size.bit_length())
-    numbers = torch.arange(size, device=device)
-    # The binary digits of the pixels' numbers, as every dtype can hold those exactly.
-    digits = torch.stack([(numbers >> k) & 1 for k in bits]).unsqueeze(0).to(dtype)
-    aten = torch.ops.aten
-    function = aten._upsample_nearest_exact1d.default if exact else aten.upsample_nearest1d.default
-    chosen = function(digits, [out], scale)[0].long()
-    starts = sum(chosen[k] << k for k in bits)
-    assert isinstance(starts, Tensor)
-    return Taps(size, tuple(starts.tolist()), ((1.0,),) * out)
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Nearest pixels: which one each output copies, and which one gets its gradient.
 
-
-@lru_cache(maxsize=512)
-def _gradient_follows(taps: Taps, scale: float | None, exact: bool, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether torch returns the gradient of each output to the pixel it was copied from.
-
-    With a scale that does not match the sizes it may not, as its backward rounds in another way than its forward.
+    These differ for a few sizes, as torch's backward rounds in another way than its forward. One device is the
+    reference, so both are asked of torch itself.
     """
-    out = len(taps.starts)
+
+    copied: tuple[int, ...]
+    credited: tuple[int, ...]
+    reach: Table
+
+
+@lru_cache(maxsize=512)
+def nearest(size: int, out: int, scale: float | None, exact: bool, dtype: torch.dtype, device: torch.device) -> Copies:
     aten = torch.ops.aten
-    function = aten._upsample_nearest_exact1d_backward if exact else aten.upsample_nearest1d_backward
+    forward = aten._upsample_nearest_exact1d.default if exact else aten.upsample_nearest1d.default
+    backward = aten._upsample_nearest_exact1d_backward if exact else aten.upsample_nearest1d_backward
+    # The binary digits of the pixels' numbers, as every dtype can hold those exactly.
+    numbers = torch.arange(size, device=device)
+    digits = torch.stack([(numbers >> k) & 1 for k in range(size.bit_length())]).unsqueeze(0).to(dtype)
+    chosen = forward(digits, [out], scale)[0].long()
+    copied = (chosen << torch.arange(len(chosen), device=device).unsqueeze(1)).sum(0)
+    # A gradient of 1 per output counts the outputs of each pixel, and those follow each other.
     ones = torch.ones(1, 1, out, dtype=dtype if dtype is torch.float64 else torch.float32, device=device)
-    counts = function.default(ones, [out], [1, 1, taps.size], scale).flatten().tolist()
-    copied = Counter(taps.starts)
-    return counts == [float(copied[i]) for i in range(taps.size)]
+    counts = backward.default(ones, [out], [1, 1, size], scale).flatten().long()
+    credited = numbers.repeat_interleave(counts)
+    starts, stops = torch.minimum(copied, credited), torch.maximum(copied, credited) + 1
+    reach = Table(tuple(starts.tolist()), tuple(stops.tolist()))
+    return Copies(tuple(copied.tolist()), tuple(credited.tolist()), reach)
 
 
 def _ratio(size: int, out: int, scale: float | None, align_corners: bool) -> float:
@@ -132,13 +135,39 @@ def antialiased(size: int, out: int, scale: float | None, align_corners: bool, c
 
 @lru_cache(maxsize=512)
 def by_taps(taps: tuple[Taps, ...], dims: tuple[int, ...]) -> Recomputed:
-    copies = all(t.copies for t in taps)
-
     def run(padded: Tensor, where: Geometry) -> Tensor:
-        wide = padded.float() if not copies and padded.dtype in (torch.float16, torch.bfloat16) else padded
+        wide = padded.float() if padded.dtype in (torch.float16, torch.bfloat16) else padded
         for t, dim, out, given in zip(taps, dims, where.out_box, where.in_box):
             wide = resample(wide, dim, t, out, given)
         return wide.to(padded.dtype)
+
+    return Recomputed(run)
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, copied: Tensor, credited: Tensor) -> Tensor:
+        ctx.dim, ctx.credited, ctx.shape = dim, credited, x.shape
+        return x.index_select(dim, copied)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad.new_zeros(ctx.shape).index_add_(ctx.dim, ctx.credited, grad), None, None, None
+
+
+@lru_cache(maxsize=512)
+def by_copies(tables: tuple[Copies, ...], dims: tuple[int, ...]) -> Recomputed:
+    @lru_cache(maxsize=64)
+    def local(out: Box, given: Box, device: torch.device) -> list[list[Tensor]]:
+        return [
+            [torch.tensor([i - a for i in pixels[c:d]], device=device) for pixels in (t.copied, t.credited)]
+            for t, (c, d), (a, _) in zip(tables, out, given)
+        ]
+
+    def run(padded: Tensor, where: Geometry) -> Tensor:
+        for dim, (copied, credited) in zip(dims, local(where.out_box, where.in_box, padded.device)):
+            padded = _Copy.apply(padded, dim, copied, credited)
+        return padded
 
     return Recomputed(run)
 
@@ -168,6 +197,15 @@ def _per_dim(value: Any, dims: int, what: str) -> list[Any]:
     return result
 
 
+def _as_autocast(input: TileTensor, mode: str) -> TileTensor:
+    """The tile in the dtype that autocast gives interpolation on this device: asked of torch, on one pixel."""
+    if not torch.is_autocast_enabled(input.device.type) or not input.dtype.is_floating_point:
+        return input
+    pixel = torch.zeros((1,) * input.ndim, dtype=input.dtype, device=input.device)
+    dtype = F.interpolate(pixel, scale_factor=2.0, mode=mode).dtype
+    return input if dtype == input.dtype else TileTensor.wrap(input.local.to(dtype), input.spec)
+
+
 @rule(F.interpolate)
 def interpolate(
     input: Tensor,
@@ -188,6 +226,7 @@ def interpolate(
         raise ValueError(f"align_corners={align_corners} can only be set with linear and cubic modes, not {mode!r}")
     if (size is None) == (scale_factor is None):
         raise ValueError(f"give one of size={size} and scale_factor={scale_factor}")
+    input = _as_autocast(input, mode)
     given = input.spec.size
     scales: list[float | None] = [None] * dims
     if size is not None:
@@ -209,45 +248,24 @@ def interpolate(
             why="a scale that leaves a size as it is has no single meaning in torch (some of its kernels copy); give "
             "the size instead, or recompute_scale_factor=True",
         )
-    taps = _taps(given, tuple(sizes), tuple(scales), mode, bool(align_corners), antialias, input.dtype, input.device)
-    if mode.startswith("nearest") and input.requires_grad and torch.is_grad_enabled():
-        how = mode == "nearest-exact", input.dtype, input.device
-        if not all(_gradient_follows(t, s, *how) for t, s in zip(taps, scales)):
-            raise untiled(
-                F.interpolate,
-                (input, size, scale_factor),
-                why="with this scale torch's gradient belongs to other pixels than its result; give the size instead, "
-                "or recompute_scale_factor=True",
-            )
     times = tuple(o // n for o, n in zip(sizes, given))
     whole = all(o == n * t and s in (None, t) for o, n, t, s in zip(sizes, given, times, scales))
-    operator = by_taps(taps, input.spec.dims)
-    if whole and not align_corners and not antialias and _regular(taps, times, mode):
-        operator = enlarging(times, input.spec.dims, mode)
+    cut = input.spec.dims
+    if mode.startswith("nearest"):
+        how = mode == "nearest-exact", input.dtype, input.device
+        tables = tuple(nearest(n, o, s, *how) for n, o, s in zip(given, sizes, scales))
+        operator = enlarging(times, cut, mode) if whole and _regular(tables, times) else by_copies(tables, cut)
+        return windowed(input, tuple(t.reach for t in tables), operator, own_padding=False)
+    weighted: Callable[..., Taps] = antialiased if antialias else smooth
+    corners = bool(align_corners)
+    taps = tuple(weighted(n, o, s, corners, mode == "bicubic") for n, o, s in zip(given, sizes, scales))
+    plain = whole and not corners and not antialias
+    operator = enlarging(times, cut, mode) if plain else by_taps(taps, cut)
     return windowed(input, tuple(t.reach for t in taps), operator, own_padding=False)
 
 
 @lru_cache(maxsize=512)
-def _regular(taps: tuple[Taps, ...], times: tuple[int, ...], mode: str) -> bool:
-    """Whether an enlargement of a part is a part of the enlargement; rounding may spoil that for nearest."""
-    if not mode.startswith("nearest"):
-        return True
-    return all(start == j // n for t, n in zip(taps, times) for j, start in enumerate(t.starts))
-
-
-@lru_cache(maxsize=512)
-def _taps(
-    given: tuple[int, ...],
-    sizes: tuple[int, ...],
-    scales: tuple[float | None, ...],
-    mode: str,
-    align_corners: bool,
-    antialias: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Taps, ...]:
-    triples = list(zip(given, sizes, scales))
-    if mode.startswith("nearest"):
-        return tuple(nearest(n, o, s, mode == "nearest-exact", dtype, device) for n, o, s in triples)
-    table: Callable[..., Taps] = antialiased if antialias else smooth
-    return tuple(table(n, o, s, align_corners, mode == "bicubic") for n, o, s in triples)
+def _regular(tables: tuple[Copies, ...], times: tuple[int, ...]) -> bool:
+    """Whether an enlargement of a part is a part of the enlargement: rounding may spoil that."""
+    pairs = list(zip(tables, times))
+    return all(t.copied == t.credited == tuple(j // n for j in range(len(t.copied))) for t, n in pairs)
