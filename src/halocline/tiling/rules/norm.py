@@ -84,14 +84,15 @@ class _BatchNorm(torch.autograd.Function):
         local, weight, mean, variance = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         # As if the statistics were given: grad_local = grad * gain, and the sums that their gradients need anyway.
+        scale = torch.rsqrt(variance + ctx.eps)
+        weight = torch.ones_like(mean) if weight is None else weight  # or the GPU's kernel makes no sums
         grad_local, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
-            grad, local, weight, mean, variance, None, None, False, ctx.eps, [wanted[0], True, True]
+            grad, local, weight, mean, variance, mean, scale, False, ctx.eps, [wanted[0], True, True]
         )
         if wanted[0]:
             # All held pixels are normalised, so all their gradients reach the statistics, made of owned pixels only.
             total = ctx.spec.exchanger.all_reduce(torch.stack([grad_bias, grad_weight])) / ctx.count
-            scale = torch.rsqrt(variance + ctx.eps)
-            gain = scale if weight is None else scale * weight
+            gain = scale * weight
             along = [1, -1] + [1] * (local.ndim - 2)
             slope = (gain * scale * total[1]).view(along)
             offset = (gain * total[0]).view(along) - slope * mean.view(along)
@@ -141,9 +142,20 @@ class _BatchNormCuda(torch.autograd.Function):
         if len(ranks) < len(parts):
             parts = parts[ranks]
         running_mean, running_var, momentum = running
+        # The kernel counts in the running statistics' dtype. bfloat16 is too coarse for that: those are updated here.
+        kept = running_mean is None or running_mean.dtype == wide
         mean, scale = torch.batch_norm_gather_stats_with_counts(
-            local, parts[:, 0], parts[:, 1], running_mean, running_var, momentum, eps, counts.to(wide)
+            parts[:, 0],
+            parts[:, 0],
+            parts[:, 1],
+            running_mean if kept else None,
+            running_var if kept else None,
+            momentum,
+            eps,
+            counts.to(wide),
         )
+        if not kept:
+            update_running(running, mean, scale.pow(-2) - eps, count)
         ctx.spec = spec
         ctx.save_for_backward(local, weight, mean, scale)
         if not local.numel():

@@ -65,13 +65,13 @@ class _GroupNorm(torch.autograd.Function):
         batch, channels = local.shape[:2]
         folded = _folded(local)
         grads = _folded(grad.contiguous()) if len(folded) == 1 else grad.split(1)
-        rows = zip(*(_per_fold(t, batch, channels, len(folded)) for t in (weight, mean, variance)))
+        scale = torch.rsqrt(variance + ctx.eps)
+        weight = mean.new_ones(channels) if weight is None else weight  # or the GPU's kernel makes no sums
+        rows = zip(*(_per_fold(t, batch, channels, len(folded)) for t in (weight, mean, variance, scale)))
         # As if the statistics were given: grad * gain, and per sample and channel the sums of grad * normal and grad.
         each = [
-            torch.ops.aten.native_batch_norm_backward(
-                g, part, w, m, v, None, None, False, ctx.eps, [wanted[0], True, True]
-            )
-            for g, part, (w, m, v) in zip(grads, folded, rows)
+            torch.ops.aten.native_batch_norm_backward(g, part, w, m, v, m, s, False, ctx.eps, [wanted[0], True, True])
+            for g, part, (w, m, v, s) in zip(grads, folded, rows)
         ]
         grad_normal, grad_sum = (torch.cat([e[i] for e in each]).view(batch, channels) for i in (1, 2))
         grad_local = None
@@ -79,9 +79,8 @@ class _GroupNorm(torch.autograd.Function):
             grad_local = _unfolded([e[0] for e in each], local)
             # All held pixels are normalised, so all their gradients reach the statistics, made of owned pixels only.
             sums = torch.stack([grad_sum, grad_normal])
-            sums = (sums if weight is None else sums * weight).view(2, batch, ctx.groups, -1).sum(-1, keepdim=True)
+            sums = (sums * weight).view(2, batch, ctx.groups, -1).sum(-1, keepdim=True)
             whole = spec.whole_shape(tuple(local.shape))
-            scale = torch.rsqrt(variance + ctx.eps)
             total = spec.exchanger.all_reduce(sums) * scale / (prod(whole[1:]) // ctx.groups)
             slope = total[1] * scale
             offset = total[0] - slope * mean

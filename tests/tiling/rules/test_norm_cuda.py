@@ -1,0 +1,68 @@
+"""Norms on a GPU, where batch norm has kernels of its own, equal one device's; skipped where there is no GPU."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from ranks import assert_close, image, on_processes
+from torch import nn
+
+from halocline import tiling
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def make(kind: str) -> nn.Module:
+    if kind == "group":
+        return nn.GroupNorm(2, 6)
+    if kind == "instance":
+        return nn.InstanceNorm2d(6, affine=True, track_running_stats=True)
+    if kind == "instance without parameters":
+        return nn.InstanceNorm2d(6)
+    bare = kind == "batch without parameters"
+    return nn.BatchNorm2d(6, affine=not bare, track_running_stats=not bare)
+
+
+def norm_on_a_gpu(kind: str, dtype: torch.dtype, channels_last: bool, margin: int, pool: int, tolerance: float) -> None:
+    torch.manual_seed(0)
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    reference, norm = make(kind), make(kind)
+    for p in reference.parameters():
+        nn.init.normal_(p)
+    norm.load_state_dict(reference.state_dict())
+    reference.double()
+    norm.to("cuda", torch.float64 if dtype is torch.float64 else torch.float32)
+    x = image((2, 6, 8, 8), dtype=dtype).cuda().contiguous(memory_format=memory_format).requires_grad_()
+    y = x.detach().double().cpu().requires_grad_()
+    expected = reference(F.max_pool2d(y, pool))
+    weight = image(expected.shape, 3)
+    (expected * weight).sum().backward()
+    t = tiling.tile(x, (1, 2))
+    t = t.fetched(t.spec.grown(margin).have)
+    pooled = norm(F.max_pool2d(t, pool))
+    assert not (channels_last and pooled.local.numel()) or pooled.local.is_contiguous(memory_format=torch.channels_last)
+    out = pooled.full()
+    assert_close(out.double().cpu(), expected, tolerance, "output")
+    tiling.backward((out.double() * weight.cuda()).sum(), norm)
+    assert x.grad is not None
+    assert_close(x.grad.double().cpu(), y.grad, tolerance, "gradient")
+    for p, q in zip(norm.parameters(), reference.parameters()):
+        assert p.grad is not None
+        assert_close(p.grad.double().cpu(), q.grad, tolerance, "gradient of a parameter")
+    for (name, a), b in zip(norm.named_buffers(), reference.buffers()):
+        assert_close(a.double().cpu(), b.double(), tolerance, name)
+
+
+@pytest.mark.parametrize("margin", [0, 1])
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "kind", ["batch", "batch without parameters", "group", "instance", "instance without parameters"]
+)
+def test_norms(kind: str, dtype: torch.dtype, channels_last: bool, margin: int) -> None:
+    tolerance = 1e-12 if dtype is torch.float64 else 3e-2
+    on_processes(2, norm_on_a_gpu, kind, dtype, channels_last, margin, 1, tolerance)
+
+
+def test_a_rank_without_pixels() -> None:
+    """Pooled to one pixel per sample, which one of the two ranks owns."""
+    on_processes(2, norm_on_a_gpu, "batch", torch.float64, True, 0, 8, 1e-12)
