@@ -19,7 +19,7 @@ from halocline.tiling.boxes import Box, Interval
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
+from halocline.tiling.tensor import TileTensor, UntiledOperation, find_tiles, rule, untiled
 
 Pick = tuple[int, int, int]
 """Of one spatial dim the pixels start, start + step, ...: (start, step, count)."""
@@ -69,7 +69,41 @@ class Read:
     ndim: int
 
 
+Plain = tuple[int | tuple[Any, ...] | str | None, ...]
+"""An index of numbers, None, ... and slices (as tuples), which can be looked up."""
+
+
 def read(input: TileTensor, key: Any, function: Any) -> Read:
+    """Sort out an index; one without tensors is sorted out once."""
+    plain: list[Any] = []
+    for item in key if type(key) is tuple else (key,):
+        kind = type(item)
+        if kind is slice:
+            bounds = (item.start, item.stop, item.step)
+            if any(isinstance(b, Tensor) for b in bounds):  # its value may change
+                return _read(input, key, function)
+            plain.append(bounds)
+        elif kind is int or item is None:
+            plain.append(item)
+        elif item is Ellipsis:
+            plain.append("...")
+        else:
+            return _read(input, key, function)
+    return _read_plain(input.spec, input.ndim, tuple(plain)) or _read(input, key, function)
+
+
+@lru_cache(maxsize=4096)
+def _read_plain(spec: TileSpec, ndim: int, plain: Plain) -> Read | None:
+    """None for an index that must be refused, which needs the tensor to say why."""
+    key = tuple(slice(*i) if isinstance(i, tuple) else Ellipsis if i == "..." else i for i in plain)
+    stand_in = TileTensor.wrap(torch.empty(spec.local_shape((1,) * ndim), device="meta"), spec)
+    try:
+        return _read(stand_in, key, Tensor.__getitem__)
+    except (UntiledOperation, ValueError, IndexError):
+        return None
+
+
+def _read(input: TileTensor, key: Any, function: Any) -> Read:
     items = list(key) if isinstance(key, tuple) else [key]
     if find_tiles(items):
         raise untiled(function, (input, key), why="a tile used as an index chooses pixels by their values")
