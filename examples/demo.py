@@ -13,7 +13,7 @@ from halocline.schedule.text import read, write
 from halocline.simulate import Costs, simulate
 
 OUT = Path("out")
-FLAGS = "--split-size 4 --num-spatial-parts 4 --spatial-size 1 --times 4 --parts 1 --batch-size 1 --image-size 8192"
+FLAGS = "--split-size 5 --num-spatial-parts 4 --spatial-size 1 --times 4 --parts 1 --batch-size 1 --image-size 8192"
 
 
 def say(step: str) -> None:
@@ -32,7 +32,7 @@ def demo() -> None:
     OUT.mkdir(exist_ok=True)
     plan_file, schedule_file, picture = OUT / "demo.toml", OUT / "demo.schedule", OUT / "demo.svg"
 
-    say("1. Plan: a first stage on 2x2 tiles of an 8192 x 8192 image, three plain stages, two mirrored pipes")
+    say("1. Plan: a first stage on 2x2 tiles of an 8192 x 8192 image, four plain stages, two mirrored pipes")
     halocline(f"plan show {FLAGS} --out {plan_file}")
     plan = Plan.load(plan_file)
     assert plan == Plan.from_flags(FLAGS.split()), "a saved plan is the plan"

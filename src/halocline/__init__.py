@@ -12,22 +12,24 @@ if TYPE_CHECKING:
     from halocline import tiling
     from halocline.plan import Layout, Plan, Stage
     from halocline.schedule import Schedule, check, generate
-    from halocline.simulate import Costs, simulate
+    from halocline.simulate import Costs, Simulation
+    from halocline.runtime import Engine
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Costs": "halocline.simulate",
+    "Engine": "halocline.runtime",
     "Layout": "halocline.plan",
     "Plan": "halocline.plan",
     "Schedule": "halocline.schedule",
     "Stage": "halocline.plan",
     "check": "halocline.schedule",
     "generate": "halocline.schedule",
-    "simulate": "halocline.simulate",
+    "Simulation": "halocline.simulate",
 }
 
-__all__ = ["Costs", "Layout", "Plan", "Schedule", "Stage", "check", "generate", "simulate", "tiling"]
+__all__ = ["Costs", "Engine", "Layout", "Plan", "Schedule", "Simulation", "Stage", "check", "generate", "tiling"]
 
 
 def __getattr__(name: str) -> Any:
