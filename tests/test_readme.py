@@ -1,0 +1,51 @@
+"""The commands of the documents run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"^    (halocline (?:plan|schedule|simulate).*)$", re.MULTILINE)
+
+
+def commands() -> list[tuple[str, str]]:
+    return [(path.name, line) for path in DOCUMENTS for line in COMMAND.findall(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("document", sorted({name for name, _ in commands()}))
+def test_the_commands_of_a_document_run(document: str, tmp_path: Path) -> None:
+    lines = [line for name, line in commands() if name == document]
+    assert lines
+    for line in lines:
+        words = line.split("#")[0].split()[1:]
+        code = f"import sys; from halocline.cli import main; sys.exit(main({words!r}))"
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+def test_every_link_leads_somewhere() -> None:
+    for path in [*DOCUMENTS, ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_the_tiling_example_of_the_readme_runs(tmp_path: Path) -> None:
+    """Four real processes; all print the same loss and gradient."""
+    source = next(
+        block
+        for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+        if "tiling.tile(" in block
+    )
+    script = tmp_path / "tiles.py"
+    script.write_text(source, encoding="utf-8")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(script)]
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    said = {line.split(": ", 1)[1] for line in done.stdout.splitlines() if line.startswith("rank ")}
+    assert len(said) == 1 and done.stdout.count("rank ") == 4, done.stdout
