@@ -17,7 +17,6 @@ from halocline.plan.plan import Plan
 from halocline.runtime.boundary import sample_cuts
 from halocline.runtime.executor import Executor, StepWork
 from halocline.runtime.layers import Layer, build, named_layers
-from halocline.runtime.reduction import Reduction
 from halocline.runtime.relay import Relay
 from halocline.runtime.stage import Loss, Options, StageRunner
 from halocline.runtime.statistics import RunningStatistics, tracked
@@ -218,9 +217,7 @@ class Engine:
         self.steps += 1
         return self._result(work)
 
-    def _finish(self, reductions: list[Reduction]) -> None:
-        for reduction in reductions:
-            reduction.finish()
+    def _finish(self) -> None:
         for stage, statistics in self.statistics.items():
             # Of the copies, one rank each speaks: tiles and lanes of a team hold equal terms.
             flat = statistics.flat()

@@ -103,6 +103,7 @@ class Executor:
             RECEIVE: self._receive,
             FREE: self._free,
             REDUCE: self._reduce,
+            STEP: self._step,
         }
         self._members = {
             (pipe, stage): {rank: member for member, rank in enumerate(layout.team(pipe, stage))}
@@ -110,21 +111,18 @@ class Executor:
             for stage in range(len(layout.plan.stages))
         }
         self._pieces: dict[tuple[Any, ...], tuple[Piece, ...]] = {}
-        self._begin(StepWork(0, [], 0, 0))
+        self._begin(StepWork(0, [], 0, 0), lambda: None)
 
-    def run(self, work: StepWork, finish: Callable[[list[Reduction]], None]) -> None:
-        """One step; `finish` is called at the step instruction with the reductions under way."""
-        self._begin(work)
+    def run(self, work: StepWork, finish: Callable[[], None]) -> None:
+        """One step; `finish` is called at the step instruction, when all gradients are summed."""
+        self._begin(work, finish)
         for instruction in self.instructions:
             self.current = instruction
-            if instruction.kind == STEP:
-                finish(self.reductions)
-            else:
-                self._handlers[instruction.kind](instruction)
+            self._handlers[instruction.kind](instruction)
         self.current = None
 
-    def _begin(self, work: StepWork) -> None:
-        self.work = work
+    def _begin(self, work: StepWork, finish: Callable[[], None]) -> None:
+        self.work, self.finish = work, finish
         self.held: dict[tuple[int, int, int], Held] = {}
         self.arriving: dict[tuple[str, int, int, int], list[tuple[int, Tensor | None, Any]]] = {}
         self.sent: dict[tuple[Any, ...], tuple[Tensor, Any]] = {}
@@ -322,6 +320,14 @@ class Executor:
         runner = next(runner for (_, s), runner in self.runners.items() if s == stage)
         parameters = [p for _, layer in runner.layers for p in layer.parameters()]
         self.reductions.append(Reduction(parameters, self.world.group(self.groups[stage])))
+
+    def _step(self, instruction: Instruction) -> None:
+        self._await_reductions()
+        self.finish()
+
+    def _await_reductions(self) -> None:
+        for reduction in self.reductions:
+            reduction.finish()
 
 
 def _differentiable(parts: Sequence[Piece], boundary: Boundary) -> tuple[Piece, ...]:
