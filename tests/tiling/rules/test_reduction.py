@@ -28,7 +28,7 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "std_mean": lambda x, **k: torch.std_mean(x, correction=0.5, **k),
     "amax": lambda x, **k: x.amax(**k),
     "amin": lambda x, **k: torch.amin(x, **k),
-    "amax of ties": lambda x, **k: F.relu(x.round()).amax(**k),
+    "amax of ties": lambda x, **k: (x + (x.round() - x).detach()).amax(**k),
     "logsumexp": lambda x, **k: x.logsumexp(**k),
     "norm": lambda x, **k: x.norm(2, **k),
     "norm 1": lambda x, **k: x.norm(1, **k),
