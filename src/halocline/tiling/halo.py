@@ -33,6 +33,20 @@ class Assembly:
     row: tuple[int, tuple[tuple[int, int], ...]] | None
     """If whole sources just lie side by side: the dim, and each (source or FILL, its length), in order."""
 
+    def halo_alone(self, tile: Tensor, strips: Sequence[Tensor], way: Route) -> Tensor:
+        """The box with what was received in it, and zero elsewhere."""
+        box = empty_as(tile, way.resize(tile, self.size)).zero_()
+        for source, there, here in self.pieces:
+            if source != TILE:
+                box[here].copy_(strips[source][there])
+        return box
+
+    def return_halo(self, grad: Tensor, strips: Sequence[Tensor]) -> None:
+        """Add the gradient of the box, where it was received, to that of the strips."""
+        for source, there, here in self.pieces:
+            if source != TILE:
+                strips[source][there].add_(grad[here])
+
     def run(self, tile: Tensor, strips: Sequence[Tensor], way: Route, fill: float) -> Tensor:
         """The box, in the memory format of `tile`. Equal to a source where that is all there is in it: a view."""
         if self.row is not None:

@@ -1,11 +1,12 @@
-"""Whether an operator computes what needs no halo while the halo travels, and which part that is.
+"""Whether an operator computes while its halo travels, and how its outputs split for that.
 
-    out   [ . . . . | . . . . ]     tile 0 computes its first outputs at once, and the one at the cut when
-    tile 0 [= = = +]                the neighbour's strip has arrived: "=" is the interior, "+" a seam
+    tile 0 [ . . . . | . . . . ] tile 1
+    out    [ = = = + | + = = = ]     every tile runs the operator on itself at once, as though it ended at the cut;
+                                     the seams "+" are computed again when the neighbour's strip has arrived
 
-It costs a copy of the output and a small operator per seam, so it does not always pay: the policy `auto` tries both
-ways in the first calls of each geometry and keeps the faster one. Ranks choose for themselves: the messages are the
-same either way. Knows nothing of gradients.
+This copies no tile into a padded one, but costs a small operator per seam, so it does not always pay: the policy
+`auto` tries both ways in the first calls of each geometry and keeps the faster one. Ranks choose for themselves: the
+messages are the same either way. Knows nothing of gradients.
 """
 
 from __future__ import annotations
@@ -48,41 +49,47 @@ def overlap(policy: Policy) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The outputs of one rank as an interior, computed from the tile alone, and seams."""
+    """The outputs of one rank: all of them from the tile alone, then the seams from what has arrived, too."""
 
-    interior: Geometry
+    alone: Geometry
     seams: tuple[Geometry, ...]
+    """Disjoint; the outputs outside of them are already right."""
 
 
 @lru_cache(maxsize=4096)
 def split(where: Geometry, reaches: tuple[Reach, ...]) -> Split | None:
-    """How an operator's outputs split, or None where nothing can be computed before the halo arrives."""
-    if not where.exchange or where.empty or not all(isinstance(r, Window) for r in reaches):
+    """How an operator's outputs split, or None where the tile alone does not give outputs in the right places."""
+    spec = where.source
+    if not where.exchange or where.empty or spec.held != spec.box or not all(isinstance(r, Window) for r in reaches):
         return None
-    inside: list[Interval] = []
+    right: list[Interval] = []
+    padding: list[int] = []
     for d, reach in enumerate(reaches):
         assert isinstance(reach, Window)
-        own, out = where.source.box[d], where.out_box[d]
-        if where.padding[d]:  # the operator pads this dim itself: take all of it or nothing
-            if not (own[0] <= where.in_box[d][0] and where.in_box[d][1] <= own[1]):
-                return None
-            inside.append(out)
-            continue
-        start = max(out[0], -(-(own[0] + reach.lo) // reach.stride))
-        stop = min(out[1], (own[1] + reach.lo - reach.span) // reach.stride + 1)
+        (first, last), (start, stop) = spec.box[d], where.out_box[d]
+        pad = first - (start * reach.stride - reach.lo)
+        if not 0 <= pad <= reach.kernel // 2 or Window(reach.kernel, reach.stride, pad, pad, reach.dilation).out_size(
+            last - first
+        ) != (stop - start):
+            return None
+        if first > 0:  # at the image's border padding is right, at a cut it is not
+            start = -(-(first + reach.lo) // reach.stride)
+        if last < spec.size[d]:
+            stop = (last + reach.lo - reach.span) // reach.stride + 1
         if stop <= start:
             return None
-        inside.append((start, stop))
+        right.append((start, stop))
+        padding.append(pad)
     seams: list[Box] = []
-    for d, ((a, b), (start, stop)) in enumerate(zip(where.out_box, inside)):
+    for d, ((a, b), (start, stop)) in enumerate(zip(where.out_box, right)):
         for interval in ((a, start), (stop, b)):
             if interval[0] < interval[1]:
-                seams.append((*inside[:d], interval, *where.out_box[d + 1 :]))
-    return Split(_part(where, reaches, tuple(inside)), tuple(_part(where, reaches, seam) for seam in seams))
+                seams.append((*right[:d], interval, *where.out_box[d + 1 :]))
+    alone = replace(where, padding=tuple(padding), padded=spec.box, in_box=spec.box)
+    return Split(alone, tuple(_seam(where, reaches, seam) for seam in seams))
 
 
-def _part(where: Geometry, reaches: tuple[Reach, ...], out: Box) -> Geometry:
-    """The same operator for some of its outputs only."""
+def _seam(where: Geometry, reaches: tuple[Reach, ...], out: Box) -> Geometry:
     padded = tuple(where.padded[d] if where.padding[d] else reach.needs(out[d]) for d, reach in enumerate(reaches))
     return replace(where, out_box=out, padded=padded, in_box=clip(padded, where.source.size))
 
@@ -109,14 +116,9 @@ class Trial:
 
 
 def worth_trying(way: Split, out_values: int) -> bool:
-    """Whether `auto` should measure this split at all."""
-    interior, outputs = prod(shape(way.interior.out_box)), prod(shape(way.interior.out.held))
-    return out_values >= SMALLEST and 2 * interior >= outputs
-
-
-def pays_in_backward(policy: Policy, grad: Tensor) -> bool:
-    """Whether the halo's gradients travel while the parameters' are computed: no more work, but one more call."""
-    return policy == "always" or (policy == "auto" and grad.numel() >= SMALLEST)
+    """Whether `auto` should measure this split at all: much work, and little of it twice."""
+    again, outputs = sum(prod(shape(s.out_box)) for s in way.seams), prod(shape(way.alone.out_box))
+    return out_values >= SMALLEST and 2 * again <= outputs
 
 
 def trial(where: Geometry, key: tuple[Any, ...]) -> Trial:

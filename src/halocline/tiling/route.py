@@ -83,8 +83,14 @@ class Route:
 
     def start_back(self, grad: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
         """Send the gradient of what was received back to its owners; the strips are in the order of `sends`."""
-        sends = {s.peer: grad[s.at].contiguous() for s in self.receives}
-        strips = [grad.new_empty(self.resize(grad, s.size)) for s in self.sends]
+        return self.start_strips_back([grad[s.at].contiguous() for s in self.receives], grad, exchanger)
+
+    def start_strips_back(
+        self, grads: Sequence[Tensor], like: Tensor, exchanger: Exchanger
+    ) -> tuple[Wait, list[Tensor]]:
+        """The same from the gradients of the strips themselves, in the order of `receives`."""
+        strips = [like.new_empty(self.resize(like, s.size)) for s in self.sends]
+        sends = {s.peer: grad for s, grad in zip(self.receives, grads)}
         return exchanger.start(sends, {s.peer: t for s, t in zip(self.sends, strips)}), strips
 
     def accumulate(self, grad: Tensor, source_size: tuple[int, ...], strips: Sequence[Tensor]) -> Tensor:

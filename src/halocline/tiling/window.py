@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 from halocline.tiling.boxes import Reach, shape, slices
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
-from halocline.tiling.overlapping import POLICY, Policy, Split, now, pays_in_backward, split, trial, worth_trying
-from halocline.tiling.route import Route, empty_as, index
+from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, trial, worth_trying
+from halocline.tiling.route import Route, index
 from halocline.tiling.tensor import TileTensor
 
 Grads = Sequence[Tensor | None]
@@ -76,15 +76,17 @@ def windowed(
     params: Sequence[Tensor | None] = (),
     fill: float = 0.0,
     own_padding: bool = True,
+    linear: bool = False,
 ) -> TileTensor:
     """Run `operator`, whose outputs depend on the pixels of `x` by one reach per spatial dim.
 
     `fill` is the value of padding pixels outside the image; with `own_padding` the operator adds equal padding itself.
+    `linear` says that the outputs are linear in `x` with the first parameter, and that others are only added to them.
     """
     where = geometry(x.spec, reaches, own_padding)
     if where.plain:
         return TileTensor.wrap(operator.forward(x.local, where, params), where.out)
-    task = Task(where, reaches, operator, fill, POLICY())
+    task = Task(where, reaches, operator, fill, linear, POLICY())
     return TileTensor.wrap(_Windowed.apply(x.local, task, *params), where.out)
 
 
@@ -96,41 +98,41 @@ class Task:
     reaches: tuple[Reach, ...]
     operator: LocalOperator
     fill: float
+    linear: bool
     policy: Policy
 
 
-def _compute(task: Task, source: Tensor, params: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor]]:
-    """The output over `out_box`, and the strips that were received for it."""
+def _compute(task: Task, source: Tensor, params: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor], Split | None]:
+    """The output over `out_box`, the strips that were received for it, and the split if it was computed in parts."""
     where = task.where
     way = halo_route(where)
     if not where.exchange:
-        return _from_all(task, way, source, [], params), []
+        return _from_all(task, way, source, [], params), [], None
     parts = None if task.policy == "never" else split(where, task.reaches)
+    started, found = 0.0, None
+    if parts is not None and task.policy == "auto":
+        shapes = tuple(source.shape), *(tuple(p.shape) for p in params if p is not None)
+        found = trial(where, (task.operator, source.dtype, *shapes))
+        if found.winner is None:
+            if worth_trying(parts, prod(way.resize(source, shape(where.out_box)))):
+                started = now(source)
+            else:
+                found.winner = False
+        if not found.next():
+            parts = None
+    wait, strips = way.start(source, where.source.exchanger)
     if parts is None:
-        wait, strips = way.start(source, where.source.exchanger)
-        wait()
-        return _from_all(task, way, source, strips, params), strips
-    if task.policy == "always":
-        return _overlapped(task, parts, way, source, params)
-    shapes = tuple(source.shape), *(tuple(p.shape) for p in params if p is not None)
-    found = trial(where, (task.operator, source.dtype, *shapes))
-    started = 0.0
-    if found.winner is None:
-        size = way.resize(source, shape(where.out_box))
-        if not worth_trying(parts, prod(size)):
-            found.winner = False
-        else:
-            started = now(source)
-    overlapped = found.next()
-    if overlapped:
-        out, strips = _overlapped(task, parts, way, source, params)
-    else:
-        wait, strips = way.start(source, where.source.exchanger)
         wait()
         out = _from_all(task, way, source, strips, params)
-    if started:
-        found.add(overlapped, now(source) - started)
-    return out, strips
+    else:
+        out = task.operator.forward(source, parts.alone, params)
+        wait()
+        for seam in parts.seams:
+            box = assembly(where, seam.padded).run(source, strips, way, task.fill)
+            out[index(slices(seam.out_box, where.out_box), way.dims)] = task.operator.forward(box, seam, params)
+    if found is not None and started:
+        found.add(parts is not None, now(source) - started)
+    return out, strips, parts
 
 
 def _from_all(
@@ -149,62 +151,98 @@ def _padded(task: Task, way: Route, source: Tensor, strips: Sequence[Tensor]) ->
     return source if way.same else assembly(task.where, task.where.padded).run(source, strips, way, task.fill)
 
 
-def _overlapped(
-    task: Task, parts: Split, way: Route, source: Tensor, params: Sequence[Tensor | None]
-) -> tuple[Tensor, list[Tensor]]:
-    where, operator = task.where, task.operator
-    spec, inner = where.source, parts.interior
-    wait, strips = way.start(source, spec.exchanger)
-    tile = source if inner.padded == spec.held else source[index(slices(inner.padded, spec.held), way.dims)]
-    interior = operator.forward(tile, inner, params)
-    out = empty_as(interior, way.resize(interior, shape(where.out_box)))
-    out[index(slices(inner.out_box, where.out_box), way.dims)] = interior
-    wait()
-    for seam in parts.seams:
-        box = assembly(where, seam.padded).run(source, strips, way, task.fill)
-        out[index(slices(seam.out_box, where.out_box), way.dims)] = operator.forward(box, seam, params)
-    return out, strips
-
-
 class _Windowed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, source: Tensor, task: Task, *params: Tensor | None) -> Tensor:
-        out, strips = _compute(task, source, params)
-        ctx.task, ctx.strips = task, len(strips)
+        out, strips, parts = _compute(task, source, params)
+        ctx.task, ctx.strips, ctx.parts = task, len(strips), parts
         ctx.save_for_backward(source, *strips, *params)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        task: Task = ctx.task
-        where, operator = task.where, task.operator
-        way = halo_route(where)
         source, *rest = ctx.saved_tensors
         strips, params = rest[: ctx.strips], rest[ctx.strips :]
         wanted = (ctx.needs_input_grad[0], *ctx.needs_input_grad[2:])
-        grads: list[Tensor | None]
-        returning = wanted[0] and where.exchange
-        # The halo's gradients travel while those of the parameters are computed.
-        later = returning and any(wanted[1:]) and not where.empty and pays_in_backward(task.policy, grad)
-        padded = None
-        if where.empty:
-            grads = [source.new_zeros(way.resize(source, way.target))]
-            grads += [torch.zeros_like(p) if p is not None and w else None for p, w in zip(params, wanted[1:])]
+        if ctx.parts is not None and ctx.task.linear:
+            grads = _backward_in_parts(ctx.task, ctx.parts, grad, source, strips, params, wanted)
         else:
-            padded = _padded(task, way, source, strips)
-            first = (True, *(False for _ in params)) if later else wanted
-            grads = list(operator.backward(grad, padded, where, params, first))
-        grad_source = None
-        if wanted[0]:
-            grad_padded = grads[0]
-            assert grad_padded is not None
-            returned: list[Tensor] = []
-            if where.exchange:
-                wait, returned = way.start_back(grad_padded, where.source.exchanger)
-                if later:
-                    assert padded is not None
-                    grads[1:] = operator.backward(grad, padded, where, params, (False, *wanted[1:]))[1:]
-                wait()
-            grad_source = way.accumulate(grad_padded, shape(where.source.held), returned)
-        return grad_source, None, *grads[1:]
+            grads = _backward(ctx.task, grad, source, strips, params, wanted)
+        return grads[0], None, *grads[1:]
+
+
+def _backward(
+    task: Task,
+    grad: Tensor,
+    source: Tensor,
+    strips: Sequence[Tensor],
+    params: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+) -> Grads:
+    """The gradients of the tile and of the parameters, from the padded input."""
+    where = task.where
+    way = halo_route(where)
+    grads: list[Tensor | None]
+    if where.empty:
+        grads = [source.new_zeros(way.resize(source, way.target))]
+        grads += [torch.zeros_like(p) if p is not None and w else None for p, w in zip(params, wanted[1:])]
+    else:
+        padded = _padded(task, way, source, strips)
+        grads = list(task.operator.backward(grad, padded, where, params, wanted))
+        del padded
+    if wanted[0]:
+        grad_padded = grads[0]
+        assert grad_padded is not None
+        returned: list[Tensor] = []
+        if where.exchange:
+            wait, returned = way.start_back(grad_padded, where.source.exchanger)
+            wait()
+        grads[0] = way.accumulate(grad_padded, shape(where.source.held), returned)
+    return grads
+
+
+def _backward_in_parts(
+    task: Task,
+    parts: Split,
+    grad: Tensor,
+    source: Tensor,
+    strips: Sequence[Tensor],
+    params: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+) -> Grads:
+    """The same for an operator that is linear in its input, without a padded one.
+
+    What was received is read by the seams only. Its gradients are found first, and travel while the tile's own are
+    computed as though there were zeros beyond it; the parameters' gradients are the sum of both parts.
+    """
+    where, operator = task.where, task.operator
+    way = halo_route(where)
+    returns = [torch.zeros_like(strip) for strip in strips]
+    extra: list[Tensor | None] = [None] * len(params)
+    # A bias is added once per output, which the tile's part counts.
+    first = (wanted[0], *(w and i == 0 for i, w in enumerate(wanted[1:])))
+    if any(first):
+        for seam in parts.seams:
+            pieces = assembly(where, seam.padded)
+            part = grad[index(slices(seam.out_box, where.out_box), way.dims)].contiguous()
+            found = operator.backward(part, pieces.halo_alone(source, strips, way), seam, params, first)
+            if found[0] is not None:
+                pieces.return_halo(found[0], returns)
+            extra = [
+                new if old is None else old + new if new is not None else old for old, new in zip(extra, found[1:])
+            ]
+    wait, returned = None, []
+    if wanted[0]:
+        wait, returned = way.start_strips_back(returns, source, where.source.exchanger)
+    grads = list(operator.backward(grad, source, parts.alone, params, wanted))
+    for i, more in enumerate(extra, start=1):
+        if more is not None and wanted[i]:
+            grads[i] = more if grads[i] is None else grads[i] + more  # type: ignore[operator]
+    if wait is not None:
+        wait()
+        grad_source = grads[0]
+        assert grad_source is not None
+        for place, strip in zip(way.sends, returned):
+            grad_source[place.at].add_(strip)
+    return grads

@@ -135,7 +135,7 @@ def _convolution(function: Callable[..., Tensor], dims: int) -> None:
         cast, weight_, bias_ = as_autocast(local, weight, bias)
         if cast is not None and cast is not local:
             input = TileTensor.wrap(cast, input.spec)
-        return windowed(input, windows, operator, (weight_, bias_))
+        return windowed(input, windows, operator, (weight_, bias_), linear=True)
 
 
 def hashable(value: Any) -> Any:
