@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from halocline.runtime.layers import Layer, build, named_layers
 from halocline.runtime.relay import Relay
 from halocline.runtime.stage import Loss, Options, StageRunner
 from halocline.runtime.statistics import RunningStatistics, tracked
+from halocline.runtime.timeline import Recorder, TimedExecutor
 from halocline.runtime.world import World
 from halocline.schedule.generate import generate
 
@@ -43,6 +45,7 @@ class Engine:
     `layers` is an nn.Sequential, or a list of modules or of functions that make them; each takes what the one before
     returns (a tensor or a tuple of tensors). `loss(output, target)` is a mean over samples. `optimizer` makes an
     optimizer from parameters, e.g. `lambda p: torch.optim.SGD(p, lr=0.1)`; without one, gradients are left in `.grad`.
+    `timeline` names a directory to which each rank writes when it did what; `halocline timeline` reads it.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Engine:
         autocast: torch.dtype | None = None,
         channels_last: bool = False,
         clip: float | None = None,
+        timeline: str | Path | None = None,
     ) -> None:
         self.plan, self.layout = plan, Layout(plan)
         self.world = world or World.join()
@@ -81,7 +85,8 @@ class Engine:
             if copies > 1 and (norms := tracked(held))
         }
         self.relay = Relay(self.world, self.layout, self.runners)
-        self.executor = Executor(
+        kind = Executor if timeline is None else TimedExecutor
+        self.executor = kind(
             self.world,
             self.layout,
             self.schedule.ranks[self.local],
@@ -90,6 +95,8 @@ class Engine:
             self.statistics,
             self.relay.entering,
         )
+        if isinstance(self.executor, TimedExecutor) and timeline is not None:
+            self.executor.record(Recorder(timeline, self.world.rank, plan, self.world.device))
 
     # -- building ------------------------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Executor:
         """(pipe, stage, samples) -> what enters that stage, as the stage before it holds it."""
         self.replica, self.local = divmod(world.rank, layout.ranks_per_replica)
         self.current: Instruction | None = None
-        self._handlers = {
+        self._handlers: dict[str, Callable[[Instruction], None]] = {
             FORWARD: self._forward,
             RECOMPUTE: self._recompute,
             BACKWARD: self._backward,

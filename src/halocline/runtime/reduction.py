@@ -31,6 +31,11 @@ class Reduction:
                     place.copy_(p.grad.reshape(-1))
             self.buckets.append((members, flat, dist.all_reduce(flat, group=group, async_op=True)))
 
+    @property
+    def handles(self) -> list[Any]:
+        """What is under way: one all-reduce per bucket."""
+        return [handle for _, _, handle in self.buckets]
+
     @staticmethod
     def _places(flat: Tensor, members: Sequence[nn.Parameter]) -> Sequence[Tensor]:
         return flat[len(members) :].split([p.numel() for p in members])
