@@ -29,7 +29,9 @@ import torch
 from torch import Tensor, nn
 
 from halocline import tiling
+from halocline.tiling import cutting
 from halocline.tiling.exchanger import ThreadExchanger
+from halocline.tiling.spec import TileSpec
 
 # ---------------------------------------------------------------------------------------------------------- threads
 
@@ -177,6 +179,16 @@ def weighted_loss(outputs: Sequence[Tensor]) -> Tensor:
     return torch.stack([t.double() for t in terms]).sum()
 
 
+def _tile(
+    leaf: Tensor, grid: Any, cuts: Any, dims: Sequence[int] | None, exchanger: ThreadExchanger
+) -> tiling.TileTensor:
+    if dims is None:
+        return tiling.tile(leaf, grid, exchanger, cuts=cuts)
+    lines = cuts or [tuple(leaf.shape[d] * i // n for i in range(n + 1)) for d, n in zip(dims, grid)]
+    spec = TileSpec(tuple(map(tuple, lines)), exchanger, tuple(dims))
+    return tiling.TileTensor.wrap(cutting._Piece.apply(leaf, spec), spec)
+
+
 def assert_exact(
     function: Callable[..., Any],
     shape: Sequence[int] | Sequence[Sequence[int]],
@@ -189,12 +201,14 @@ def assert_exact(
     dtype: torch.dtype = torch.float64,
     gradients: bool = True,
     tiled: bool | None = None,
+    dims: Sequence[int] | None = None,
 ) -> None:
     """`function` on tiles equals `function` on one device: outputs, input and parameter gradients, and buffers.
 
     `function` is a module or a function of one tiled image per shape in `shape`, followed by the tensors in `plain`
     (whole on every rank; their gradients are compared, too). `margin` gives the tiles that many pixels more than they
-    own. `tiled` demands that the first output is (or is not) a TileTensor.
+    own. `tiled` demands that the first output is (or is not) a TileTensor. `dims` names the dims that are cut if these are
+    not the last ones: (-4, -2, -1) for lanes of tiles.
     """
     shapes = [tuple(shape)] if isinstance(shape[0], int) else [tuple(s) for s in shape]  # type: ignore[arg-type,index]
     size = prod(grid) if grid is not None else prod(len(c) - 1 for c in cuts or ())
@@ -222,7 +236,7 @@ def assert_exact(
         my_images, my_extra = leaves()
         tiles = []
         for leaf in my_images:
-            x = tiling.tile(leaf, grid, exchanger, cuts=cuts)
+            x = _tile(leaf, grid, cuts, dims, exchanger)
             tiles.append(x.fetched(x.spec.grown(margin).have).clone())
         result = mine(*tiles, *my_extra)
         if tiled is not None:

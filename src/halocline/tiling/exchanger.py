@@ -66,7 +66,7 @@ class Exchanger(ABC):
         counter.exchanges += 1
         counter.messages += len(sends)
         for tensor in sends.values():
-            counter.bytes += tensor.numel() * tensor.element_size()
+            counter.bytes += tensor.nbytes
         if not sends and not receives:
             return _nothing
         return self._start(sends, receives)
@@ -144,10 +144,6 @@ class ProcessExchanger(Exchanger):
         self._global = tuple(dist.get_global_rank(group, r) for r in range(self.size))
         self._gloo = "gloo" in str(dist.get_backend(group))
 
-    @property
-    def _patience(self) -> timedelta:
-        return timedelta(seconds=self.deadline)
-
     def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
         if self._gloo:
             return self._start_gloo(sends, receives)
@@ -179,9 +175,10 @@ class ProcessExchanger(Exchanger):
             works.append((peer, self.group.send([source], peer, 0)))
 
         def wait() -> None:
+            patience = timedelta(seconds=self.deadline)
             for peer, work in works:
                 try:
-                    work.wait(self._patience)
+                    work.wait(patience)
                 except RuntimeError as error:
                     raise self._timeout(peer) from error
             for tensor, target in landing:

@@ -31,7 +31,7 @@ _POLICY: ContextVar[Policy] = ContextVar("overlap policy", default="auto")
 POLICY = _POLICY.get
 
 SMALLEST = 1 << 16
-"""Output values below which `auto` does not try: there the seams cost more than any message (tiling_speed.py)."""
+"""Values of a tile below which `auto` does not try: there the seams cost more than any copy (tiling_speed.py)."""
 TRIALS = 4
 
 
@@ -115,10 +115,10 @@ class Trial:
             self.winner = min(self.seconds[1][1:]) < min(self.seconds[0][1:])
 
 
-def worth_trying(way: Split, out_values: int) -> bool:
-    """Whether `auto` should measure this split at all: much work, and little of it twice."""
+def worth_trying(way: Split) -> bool:
+    """Whether `auto` should measure this split at all: little must be computed twice."""
     again, outputs = sum(prod(shape(s.out_box)) for s in way.seams), prod(shape(way.alone.out_box))
-    return out_values >= SMALLEST and 2 * again <= outputs
+    return 2 * again <= outputs
 
 
 def trial(where: Geometry, key: tuple[Any, ...]) -> Trial:

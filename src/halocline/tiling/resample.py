@@ -6,12 +6,12 @@ Pure tables and local arithmetic, shared by interpolation and adaptive pooling. 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from halocline.tiling.boxes import Interval, Table
+from halocline.tiling.constant import constant
 
 _FEW_TAPS = 8
 """Up to so many taps are added one by one; more are one product with a matrix."""
@@ -35,7 +35,7 @@ class Taps:
         object.__setattr__(self, "reach", Table(self.starts, stops, self.centres))
 
 
-@lru_cache(maxsize=512)
+@constant
 def _table(
     taps: Taps, out: Interval, given: Interval, dtype: torch.dtype, device: torch.device
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -47,7 +47,7 @@ def _table(
     return tuple(where), tuple(torch.tensor(w, dtype=dtype, device=device) for w in weights)
 
 
-@lru_cache(maxsize=512)
+@constant
 def _matrix(taps: Taps, out: Interval, given: Interval, dtype: torch.dtype, device: torch.device) -> Tensor:
     matrix = torch.zeros(out[1] - out[0], given[1] - given[0], dtype=torch.float64)
     for row, j in enumerate(range(*out)):

@@ -38,6 +38,11 @@ class Strip:
     peer: int
     at: Index
     size: tuple[int, ...]
+    only: tuple[int, int, int] | None = None
+    """The (dim, start, length) of a strip that is cut off in one dim only: torch takes that faster than an index."""
+
+    def of(self, tensor: Tensor) -> Tensor:
+        return tensor[self.at] if self.only is None else tensor.narrow(*self.only)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +74,7 @@ class Route:
 
     def start(self, source: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
         """Send what peers need; the strips, in the order of `receives`, are filled after the returned wait."""
-        sends = {s.peer: source[s.at].contiguous() for s in self.sends}
+        sends = {s.peer: s.of(source).contiguous() for s in self.sends}
         strips = [source.new_empty(self.resize(source, s.size)) for s in self.receives]
         return exchanger.start(sends, {s.peer: t for s, t in zip(self.receives, strips)}), strips
 
@@ -83,7 +88,7 @@ class Route:
 
     def start_back(self, grad: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
         """Send the gradient of what was received back to its owners; the strips are in the order of `sends`."""
-        return self.start_strips_back([grad[s.at].contiguous() for s in self.receives], grad, exchanger)
+        return self.start_strips_back([s.of(grad).contiguous() for s in self.receives], grad, exchanger)
 
     def start_strips_back(
         self, grads: Sequence[Tensor], like: Tensor, exchanger: Exchanger
@@ -110,7 +115,7 @@ class Route:
                     result.zero_()
                 result[self.keep[0]].copy_(part)
         for place, strip in zip(self.sends, strips):
-            result[place.at].add_(strip)
+            place.of(result).add_(strip)
         return result
 
 
@@ -141,10 +146,10 @@ def route(
             continue
         out = intersect(mine, need[peer])
         if not is_empty(out):
-            sends.append(Strip(peer, index(slices(out, held), dims), shape(out)))
+            sends.append(_strip(peer, out, held, dims))
         into = intersect(owned[peer], wanted)
         if not is_empty(into):
-            receives.append(Strip(peer, index(slices(into, target), dims), shape(into)))
+            receives.append(_strip(peer, into, target, dims))
     keep = None
     kept = intersect(mine, wanted)
     if not is_empty(kept):
@@ -155,6 +160,15 @@ def route(
     covered = written == prod(shape(target))
     same = kept == held == target
     return Route(dims, shape(target), tuple(sends), tuple(receives), keep, covered, exchange, same)
+
+
+def _strip(peer: int, part: Box, whole: Box, dims: tuple[int, ...]) -> Strip:
+    cut = [d for d, (a, b) in enumerate(zip(part, whole)) if a != b]
+    only = None
+    if len(cut) == 1:
+        (start, stop), origin = part[cut[0]], whole[cut[0]][0]
+        only = dims[cut[0]], start - origin, stop - start
+    return Strip(peer, index(slices(part, whole), dims), shape(part), only)
 
 
 class _Move(torch.autograd.Function):

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from halocline.tiling.boxes import shape, slices
+from halocline.tiling.constant import constant
 from halocline.tiling.route import Index, index
 from halocline.tiling.spec import TileSpec
 
@@ -38,7 +39,7 @@ def owned_pixels(spec: TileSpec) -> Dims:
     return tuple(prod(shape(box)) for box in spec.own)
 
 
-@lru_cache(maxsize=1024)
+@constant
 def _shares(spec: TileSpec, dtype: torch.dtype, device: torch.device) -> Tensor:
     """By rank, the part of the image that it owns. Cached, as a copy to a GPU at each call would stall it."""
     return torch.tensor([n / prod(spec.size) for n in owned_pixels(spec)], dtype=dtype, device=device)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from halocline.tiling import overlapping
 from halocline.tiling.boxes import Reach, shape, slices
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
@@ -87,7 +87,7 @@ def windowed(
     if where.plain:
         return TileTensor.wrap(operator.forward(x.local, where, params), where.out)
     task = Task(where, reaches, operator, fill, linear, POLICY())
-    return TileTensor.wrap(_Windowed.apply(x.local, task, *params), where.out)
+    return TileTensor.wrap(_APPLY(x.local, task, *params), where.out)
 
 
 @dataclass(frozen=True)
@@ -108,18 +108,20 @@ def _compute(task: Task, source: Tensor, params: Sequence[Tensor | None]) -> tup
     way = halo_route(where)
     if not where.exchange:
         return _from_all(task, way, source, [], params), [], None
-    parts = None if task.policy == "never" else split(where, task.reaches)
-    started, found = 0.0, None
-    if parts is not None and task.policy == "auto":
-        shapes = tuple(source.shape), *(tuple(p.shape) for p in params if p is not None)
-        found = trial(where, (task.operator, source.dtype, *shapes))
-        if found.winner is None:
-            if worth_trying(parts, prod(way.resize(source, shape(where.out_box)))):
-                started = now(source)
-            else:
+    parts, found, started = None, None, 0.0
+    if task.policy == "always":
+        parts = split(where, task.reaches)
+    elif task.policy == "auto" and source.numel() >= overlapping.SMALLEST:
+        parts = split(where, task.reaches)
+        if parts is not None:
+            shapes = tuple(source.shape), *(tuple(p.shape) for p in params if p is not None)
+            found = trial(where, (task.operator, source.dtype, *shapes))
+            if found.winner is None and not worth_trying(parts):
                 found.winner = False
-        if not found.next():
-            parts = None
+            if found.winner is None:
+                started = now(source)
+            if not found.next():
+                parts = None
     wait, strips = way.start(source, where.source.exchanger)
     if parts is None:
         wait()
@@ -170,6 +172,10 @@ class _Windowed(torch.autograd.Function):
         else:
             grads = _backward(ctx.task, grad, source, strips, params, wanted)
         return grads[0], None, *grads[1:]
+
+
+# Function.apply, without its search for functorch's transforms, which a tile does not go through.
+_APPLY: Callable[..., Tensor] = super(torch.autograd.Function, _Windowed).apply
 
 
 def _backward(
@@ -244,5 +250,5 @@ def _backward_in_parts(
         grad_source = grads[0]
         assert grad_source is not None
         for place, strip in zip(way.sends, returned):
-            grad_source[place.at].add_(strip)
+            place.of(grad_source).add_(strip)
     return grads

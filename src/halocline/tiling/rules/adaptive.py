@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.geometry import Geometry
+from halocline.tiling.lanes import per_sample
 from halocline.tiling.resample import Taps, largest, resample
 from halocline.tiling.rules.convolution import check_image, tuples
 from halocline.tiling.rules.reduction import mean
@@ -70,10 +71,14 @@ def adaptive_average(input: TileTensor, sizes: Ints) -> TileTensor:
 def _register_average(function: Callable[..., Any], dims: int) -> None:
     @rule(function)
     def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
+        if output_size is not None and tuples(output_size, dims) == (1,) * dims:
+            return mean(input, tuple(range(-dims, 0)), keepdim=True)
+        return tiles(input, output_size)
+
+    @per_sample(function, dims)
+    def tiles(input: Tensor, output_size: Any) -> Tensor:
         sizes = _sizes(function, input, output_size, dims)
         assert isinstance(input, TileTensor)
-        if sizes == (1,) * dims:
-            return mean(input, tuple(range(-dims, 0)), keepdim=True)
         return adaptive_average(input, sizes)
 
 
@@ -83,6 +88,7 @@ def _register_max(function: Callable[..., Any], with_indices: Any, dims: int) ->
         raise untiled(with_indices, (input, *args), kwargs, why="its indices would number the pixels of one tile")
 
     @rule(function)
+    @per_sample(function, dims)
     def adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> TileTensor:
         sizes = _sizes(function, input, output_size, dims)
         assert isinstance(input, TileTensor)

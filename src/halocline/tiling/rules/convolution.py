@@ -15,6 +15,7 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Window
 from halocline.tiling.geometry import Geometry
+from halocline.tiling.lanes import per_sample
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Grads, windowed
 
@@ -106,6 +107,7 @@ _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 
 def _convolution(function: Callable[..., Tensor], dims: int) -> None:
     @rule(function)
+    @per_sample(function, dims)
     def convolution(
         input: Tensor,
         weight: Tensor,

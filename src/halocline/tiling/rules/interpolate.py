@@ -15,9 +15,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._mode_utils import no_dispatch
 
 from halocline.tiling.boxes import Box, Table
+from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
+from halocline.tiling.lanes import per_sample
 from halocline.tiling.resample import Taps, resample
 from halocline.tiling.route import index
 from halocline.tiling.rules.adaptive import adaptive_average
@@ -50,6 +53,11 @@ class Copies:
 
 @lru_cache(maxsize=512)
 def nearest(size: int, out: int, scale: float | None, exact: bool, dtype: torch.dtype, device: torch.device) -> Copies:
+    with no_dispatch():  # numbers are needed even where a shape-only run asks for them
+        return _nearest(size, out, scale, exact, dtype, device)
+
+
+def _nearest(size: int, out: int, scale: float | None, exact: bool, dtype: torch.dtype, device: torch.device) -> Copies:
     aten = torch.ops.aten
     forward = aten._upsample_nearest_exact1d.default if exact else aten.upsample_nearest1d.default
     backward = aten._upsample_nearest_exact1d_backward if exact else aten.upsample_nearest1d_backward
@@ -157,7 +165,7 @@ class _Copy(torch.autograd.Function):
 
 @lru_cache(maxsize=512)
 def by_copies(tables: tuple[Copies, ...], dims: tuple[int, ...]) -> Recomputed:
-    @lru_cache(maxsize=64)
+    @constant
     def local(out: Box, given: Box, device: torch.device) -> list[list[Tensor]]:
         return [
             [torch.tensor([i - a for i in pixels[c:d]], device=device) for pixels in (t.copied, t.credited)]
@@ -207,6 +215,7 @@ def _as_autocast(input: TileTensor, mode: str) -> TileTensor:
 
 
 @rule(F.interpolate)
+@per_sample(F.interpolate)
 def interpolate(
     input: Tensor,
     size: Any = None,

@@ -83,10 +83,10 @@ def _part(target: Tensor, spec: TileSpec, function: Any) -> Tensor:
 
 
 def _classes(function: Any, input: Any, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
-    """The owned input and target, their spec, and whether the target gives a class per pixel (or probabilities)."""
-    if not isinstance(input, TileTensor) or min(input.spec.positions(input.ndim)) < 2:
+    """The owned input and target, the spec without the dim of classes, and whether the target is a class per pixel."""
+    if not isinstance(input, TileTensor) or input.ndim < 2 or 1 in input.spec.positions(input.ndim):
         raise untiled(
-            function, (input, target), why="its input must be a tile of (batch, classes, pixels), cut in its pixels"
+            function, (input, target), why="its input must be a tile of (batch, classes, pixels), its classes uncut"
         )
     whole = tuple(input.shape)
     by_class = target.ndim == input.ndim - 1
@@ -95,7 +95,8 @@ def _classes(function: Any, input: Any, target: Tensor) -> tuple[Tensor, Tensor,
             f"the target {tuple(target.shape)} does not fit the input {whole}; give {whole[:1] + whole[2:]} classes"
         )
     spec = input.spec.without_margin()
-    return input.owned, _part(target, spec, function), spec, by_class
+    pixels = spec.with_dims(tuple(d + 1 if d < 1 - input.ndim else d for d in spec.dims))
+    return input.owned, _part(target, pixels if by_class else spec, function), pixels, by_class
 
 
 def _reduced(sums: Tensor, divisor: Tensor | float | None, spec: TileSpec) -> Tensor:

@@ -6,7 +6,7 @@ one in the backward.
 
 from __future__ import annotations
 
-from functools import lru_cache, wraps
+from functools import wraps
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNormModule
 
+from halocline.tiling.constant import constant
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, merge, owned_part, owned_pixels
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -86,9 +87,12 @@ class _BatchNorm(torch.autograd.Function):
         # As if the statistics were given: grad_local = grad * gain, and the sums that their gradients need anyway.
         scale = torch.rsqrt(variance + ctx.eps)
         weight = torch.ones_like(mean) if weight is None else weight  # or the GPU's kernel makes no sums
-        grad_local, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
-            grad, local, weight, mean, variance, mean, scale, False, ctx.eps, [wanted[0], True, True]
-        )
+        if local.numel():
+            grad_local, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
+                grad, local, weight, mean, variance, mean, scale, False, ctx.eps, [wanted[0], True, True]
+            )
+        else:  # the kernel divides by the number of samples
+            grad_local, grad_weight, grad_bias = torch.zeros_like(local), *torch.zeros_like(mean.expand(2, -1))
         if wanted[0]:
             # All held pixels are normalised, so all their gradients reach the statistics, made of owned pixels only.
             total = ctx.spec.exchanger.all_reduce(torch.stack([grad_bias, grad_weight])) / ctx.count
@@ -106,7 +110,7 @@ class _BatchNorm(torch.autograd.Function):
         )
 
 
-@lru_cache(maxsize=1024)
+@constant
 def _counts(spec: TileSpec, batch: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """The ranks that own pixels, how many values per channel each has, and the same for all ranks, as kernels want."""
     counts = [n * batch for n in owned_pixels(spec)]
@@ -116,6 +120,11 @@ def _counts(spec: TileSpec, batch: int, device: torch.device) -> tuple[Tensor, T
         torch.tensor([counts[r] for r in ranks], dtype=torch.float32, device=device),
         torch.tensor(counts, dtype=torch.int32, device=device),
     )
+
+
+def _uncut_samples(local: Tensor, spec: TileSpec) -> int:
+    """The samples that every rank has of each pixel; 1 where the batch is cut, as those count as pixels then."""
+    return 1 if -local.ndim in spec.dims else local.shape[0]
 
 
 class _BatchNormCuda(torch.autograd.Function):
@@ -133,7 +142,7 @@ class _BatchNormCuda(torch.autograd.Function):
         spec: TileSpec,
     ) -> Tensor:
         local = _dense(local)
-        ranks, counts, _ = _counts(spec, local.shape[0], local.device)
+        ranks, counts, _ = _counts(spec, _uncut_samples(local, spec), local.device)
         wide = torch.float32 if local.dtype in LOW_PRECISION else local.dtype
         mine = torch.zeros((2, local.shape[1]), dtype=wide, device=local.device)
         if local.numel():
@@ -180,7 +189,7 @@ class _BatchNormCuda(torch.autograd.Function):
             total = ctx.spec.exchanger.all_reduce(torch.stack([sums, centred]))
             grad_local = torch.empty_like(local)
             if local.numel():
-                counts = _counts(ctx.spec, local.shape[0], local.device)[2]
+                counts = _counts(ctx.spec, _uncut_samples(local, ctx.spec), local.device)[2]
                 grad_local = torch.batch_norm_backward_elemt(
                     grad, local, mean, scale, weight, total[0], total[1], counts
                 )
@@ -208,8 +217,8 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> TileTensor:
-    if not isinstance(input, TileTensor) or 1 - input.ndim in input.spec.dims or -input.ndim in input.spec.dims:
-        raise untiled(F.batch_norm, (input,), why="its channels, dim 1, and its batch must not be cut")
+    if not isinstance(input, TileTensor) or 1 - input.ndim in input.spec.dims:
+        raise untiled(F.batch_norm, (input,), why="its channels, dim 1, must not be cut")
     spec, local = input.spec, input.local
     whole = input.shape
     count = whole[0] * prod(whole[2:])

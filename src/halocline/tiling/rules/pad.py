@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.boxes import Box, Interval, is_empty
+from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.rules.index import getitem
 from halocline.tiling.spec import TileSpec
@@ -106,7 +107,7 @@ class Mirror:
 
 @lru_cache(maxsize=1024)
 def _copier(mirrors: tuple[Mirror, ...], dims: tuple[int, ...]) -> Recomputed:
-    @lru_cache(maxsize=64)
+    @constant
     def tables(out: Box, given: Box, device: torch.device) -> tuple[tuple[int, Tensor], ...]:
         result = []
         for mirror, dim, (c, d), (a, b) in zip(mirrors, dims, out, given):

@@ -17,6 +17,7 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, Window, ceil_hi
 from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
+from halocline.tiling.lanes import per_sample
 from halocline.tiling.rules.convolution import check_image, hashable, tuples
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
@@ -54,6 +55,7 @@ def _max_operator(kernel: Ints, stride: Ints, dilation: Ints) -> Recomputed:
 
 def _max_pool(functions: tuple[Callable[..., Any], ...], dims: int) -> None:
     @rule(*functions)
+    @per_sample(functions[0], dims)
     def max_pool(
         input: Tensor,
         kernel_size: Any,
@@ -131,6 +133,7 @@ def _average(
 
 def _avg_pool(function: Callable[..., Any], dims: int) -> None:
     @rule(function)
+    @per_sample(function, dims)
     def avg_pool(
         input: Tensor,
         kernel_size: Any,
@@ -147,6 +150,7 @@ def _avg_pool(function: Callable[..., Any], dims: int) -> None:
 
 def _lp_pool(function: Callable[..., Any], dims: int) -> None:
     @rule(function)
+    @per_sample(function, dims)
     def lp_pool(
         input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
     ) -> TileTensor:

@@ -1,7 +1,8 @@
 """Sums, means, variances, norms, extremes and the like over any dims.
 
 Over no spatial dim they act on each pixel held and stay tiles. Over all spatial dims each rank reduces the pixels it
-owns, the ranks' results are merged, and the whole result is plain. Over some of them the tensor is gathered first.
+owns, the ranks' results are merged, and the whole result is plain. Over some of them it is plain, too: of sums each
+rank's lie at their place among zeros, for everything else the tensor is gathered first.
 """
 
 from __future__ import annotations
@@ -47,6 +48,15 @@ def _spatial(x: TileTensor, dims: Dims) -> tuple[bool, bool]:
     return any(within), all(within)
 
 
+def _among_zeros(part: Tensor, spec: TileSpec, dims: Dims) -> Tensor:
+    """A rank's result at its place in the whole: `dims` are reduced and kept as one, other cut dims get their size."""
+    pads = [(0, 0)] * part.ndim
+    for place, (start, stop), size in zip(spec.positions(part.ndim), spec.box, spec.size):
+        if place not in dims:
+            pads[place] = start, size - stop
+    return F.pad(part, [n for pair in reversed(pads) for n in pair])
+
+
 def _squeezed(kept: Tensor, dims: Dims, keepdim: bool) -> Tensor:
     return kept if keepdim else kept.squeeze(dims)
 
@@ -71,8 +81,6 @@ def reduce(x: TileTensor, dim: Any, keepdim: bool, mean: bool, dtype: torch.dtyp
     if not some:
         out = function(local, dim=dims, keepdim=keepdim, dtype=dtype)
         return TileTensor.wrap(out, spec_after_reduction(x.spec, ndim, dims, keepdim))
-    if not every:
-        return function(x.full(), dim=dims, keepdim=keepdim, dtype=dtype)
     if dtype is None and not local.dtype.is_floating_point and not local.dtype.is_complex:
         if mean:
             raise ValueError(f"the mean of a tensor of {local.dtype} has no dtype; give dtype=torch.float32 or another")
@@ -82,7 +90,10 @@ def reduce(x: TileTensor, dim: Any, keepdim: bool, mean: bool, dtype: torch.dtyp
     result = dtype or local.dtype
     # The ranks' parts are summed in at least float32, so that low precision rounds once, as on one device.
     wide = torch.float32 if result in LOW_PRECISION else result
-    total = all_sum(torch.sum(x.owned, dim=dims, keepdim=keepdim, dtype=wide), x.spec.exchanger)
+    part = torch.sum(x.owned, dim=dims, keepdim=True, dtype=wide)
+    if not every:
+        part = _among_zeros(part, x.spec, dims)
+    total = _squeezed(all_sum(part, x.spec.exchanger), dims, keepdim)
     return (total / prod(x.shape[d] for d in dims) if mean else total).to(result)
 
 

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from halocline.tiling.lanes import cut_in_batch, per_sample
+from halocline.tiling.rules.gathered import on_whole
 from halocline.tiling.rules.norm import channel_moments, subtract_line, update_running
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import merge, owned_part
@@ -118,6 +120,7 @@ def _check(function: Any, input: Any) -> TileTensor:
 
 
 @rule(F.group_norm)
+@per_sample(F.group_norm)
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> TileTensor:
@@ -132,7 +135,15 @@ def group_norm(
 
 
 @rule(F.instance_norm)
-def instance_norm(
+def instance_norm(input: Tensor, running_mean: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+    if isinstance(input, TileTensor) and cut_in_batch(input) and running_mean is not None:
+        # The running statistics are of all samples: every rank needs them all.
+        return on_whole(lambda whole: F.instance_norm(whole, running_mean, *args, **kwargs), input)
+    return _instance_norm(input, running_mean, *args, **kwargs)
+
+
+@per_sample(F.instance_norm)
+def _instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,
     running_var: Tensor | None = None,
@@ -157,6 +168,7 @@ def instance_norm(
 
 
 @rule(F.local_response_norm)
+@per_sample(F.local_response_norm)
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> TileTensor:
@@ -190,5 +202,5 @@ def _torch_instance_norm(
     momentum: float,
     eps: float,
     cudnn_enabled: bool = True,
-) -> TileTensor:
+) -> Tensor:
     return instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Window
 from halocline.tiling.geometry import Geometry
+from halocline.tiling.lanes import per_sample
 from halocline.tiling.rules.convolution import check_image
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
@@ -29,6 +30,7 @@ def _enlarged(spec: TileSpec, factor: int) -> TileSpec:
 
 
 @rule(torch.pixel_shuffle)
+@per_sample(torch.pixel_shuffle, 2)
 def pixel_shuffle(input: TileTensor, upscale_factor: int) -> TileTensor:
     check_image(torch.pixel_shuffle, input, 2)
     local, r = input.local, upscale_factor
@@ -58,6 +60,7 @@ class Unshuffle(Recomputed):
 
 
 @rule(torch.pixel_unshuffle)
+@per_sample(torch.pixel_unshuffle, 2)
 def pixel_unshuffle(input: TileTensor, downscale_factor: int) -> TileTensor:
     check_image(torch.pixel_unshuffle, input, 2)
     if any(n % downscale_factor for n in input.spec.size):

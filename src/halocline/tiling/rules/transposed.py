@@ -16,6 +16,7 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Box, TransposedWindow, is_empty, shape
 from halocline.tiling.geometry import Geometry
+from halocline.tiling.lanes import per_sample
 from halocline.tiling.rules.convolution import as_autocast, check_image, hashable, tuples
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Grads, windowed
@@ -121,6 +122,7 @@ def _plan(
 
 def _transposed(function: Callable[..., Tensor], dims: int) -> None:
     @rule(function)
+    @per_sample(function, dims)
     def conv_transpose(
         input: Tensor,
         weight: Tensor,
