@@ -207,8 +207,8 @@ def assert_exact(
 
     `function` is a module or a function of one tiled image per shape in `shape`, followed by the tensors in `plain`
     (whole on every rank; their gradients are compared, too). `margin` gives the tiles that many pixels more than they
-    own. `tiled` demands that the first output is (or is not) a TileTensor. `dims` names the dims that are cut if these are
-    not the last ones: (-4, -2, -1) for lanes of tiles.
+    own. `tiled` demands that the first output is (or is not) a TileTensor. `dims` names the dims that are cut, if these
+    are not the last ones: (-4, -2, -1) for lanes of tiles.
     """
     shapes = [tuple(shape)] if isinstance(shape[0], int) else [tuple(s) for s in shape]  # type: ignore[arg-type,index]
     size = prod(grid) if grid is not None else prod(len(c) - 1 for c in cuts or ())

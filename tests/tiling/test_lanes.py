@@ -37,7 +37,7 @@ def _factorized_reduce(x: Tensor) -> Tensor:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "convolution": nn.Conv2d(4, 6, 3, padding=1),
     "strided": nn.Conv2d(4, 6, (3, 5), 2, (1, 2), groups=2),
-    "padding same": nn.Conv2d(4, 4, (2, 3), padding="same"),
+    "padding same": nn.Conv2d(4, 4, (1, 3), padding="same"),
     "reflect": nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
     "circular": nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
     "transposed": nn.ConvTranspose2d(4, 3, 3, 2, 1, output_padding=1),
@@ -94,3 +94,81 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_family(name: str, lanes: str) -> None:
     assert_exact(FUNCTIONS[name], SHAPE, **LANES[lanes])
+
+
+@pytest.mark.parametrize("lanes", ["2 lanes", "2 lanes of 2x2 uneven"])
+def test_margins(lanes: str) -> None:
+    net = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    assert_exact(net, SHAPE, margin=1, **LANES[lanes])
+
+
+def test_one_dim_and_three() -> None:
+    line = nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.BatchNorm1d(3), nn.AvgPool1d(2))
+    assert_exact(line, (3, 2, 8), dims=(-3, -1), grid=(2, 2))
+    volume = nn.Sequential(nn.Conv3d(2, 3, 3, padding=1), nn.BatchNorm3d(3), nn.MaxPool3d(2))
+    assert_exact(volume, (3, 2, 4, 6, 4), dims=(-5, -2), grid=(2, 2))
+
+
+@pytest.mark.parametrize("lanes", ["2 lanes", "2 lanes of 1x2"])
+def test_dropout_drops_what_one_device_drops(lanes: str) -> None:
+    # One generator serves all threads, so ranks are compared one by one with the same seed.
+    x = image(SHAPE)
+    torch.manual_seed(5)
+    expected = F.dropout2d(F.dropout(x, 0.3), 0.2)
+    where = LANES[lanes]
+
+    def run(exchanger: ThreadExchanger) -> Tensor:
+        lines = tuple(tuple(SHAPE[d] * i // n for i in range(n + 1)) for d, n in zip(where["dims"], where["grid"]))
+        spec = TileSpec(lines, exchanger, where["dims"])
+        parts = [slice(None)] * 4
+        for d, (a, b) in zip(spec.dims, spec.box):
+            parts[d] = slice(a, b)
+        torch.manual_seed(5)
+        out = F.dropout2d(F.dropout(TileTensor.wrap(x[tuple(parts)], spec), 0.3), 0.2)
+        return out.local - expected[tuple(parts)]
+
+    exchangers = ThreadExchanger.connect(2 if lanes == "2 lanes" else 4)
+    for exchanger in exchangers:
+        assert run(exchanger).abs().max() == 0
+
+
+def test_lanes_alone_say_nothing() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(4, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 2),
+    ).double()
+
+    def run(exchanger: ThreadExchanger) -> tuple[int, int]:
+        x = TileTensor.wrap(image((2, 4, 9, 8)), TileSpec(((0, 2, 4),), exchanger, (-4,)))
+        out = net(x)
+        assert isinstance(out, TileTensor) and tuple(out.shape) == (4, 2)
+        return exchanger.counter.exchanges, exchanger.counter.reductions
+
+    assert on_threads(2, run) == [(0, 0), (0, 0)]
+
+
+def test_cut_channels_are_refused() -> None:
+    def run(exchanger: ThreadExchanger) -> None:
+        x = TileTensor.wrap(image((4, 2, 9, 8)), TileSpec(((0, 2, 4),), exchanger, (-3,)))
+        for function in (nn.Conv2d(4, 4, 3).double(), nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.GroupNorm(2, 4)):
+            with pytest.raises(UntiledOperation):
+                function(x)
+
+    on_threads(2, run)
+
+
+def test_a_lane_gets_the_halo_of_its_own_samples() -> None:
+    kernel = image((1, 1, 3, 3))
+
+    def run(exchanger: ThreadExchanger) -> None:
+        whole = image((4, 1, 6, 6))
+        spec = TileSpec(((0, 2, 4), (0, 3, 6), (0, 6)), exchanger, (-4, -2, -1))
+        (a, b), (c, d), _ = spec.box
+        out = F.conv2d(TileTensor.wrap(whole[a:b, :, c:d], spec), kernel, padding=1)
+        assert_close(out.local, F.conv2d(whole, kernel, padding=1)[a:b, :, c:d], 1e-14, "the tile")
+
+    on_threads(4, run)

@@ -119,6 +119,11 @@ def _check(function: Any, input: Any) -> TileTensor:
     return input
 
 
+def _without_samples(local: Tensor, *parameters: Tensor | None) -> Tensor:
+    """What a lane without samples makes: nothing, which still depends on the parameters."""
+    return local + sum(p[:0].sum() for p in parameters if p is not None)
+
+
 @rule(F.group_norm)
 @per_sample(F.group_norm)
 def group_norm(
@@ -130,6 +135,8 @@ def group_norm(
         raise ValueError(f"{channels} channels cannot be split into {num_groups} groups; use a divisor of {channels}")
     if spec.exchanger.size == 1:
         return TileTensor.wrap(F.group_norm(x.local, num_groups, weight, bias, eps), spec)
+    if not x.local.shape[0]:
+        return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
     out, _, _ = _GroupNorm.apply(as_autocast(x.local), weight, bias, num_groups, eps, spec)
     return TileTensor.wrap(out, spec)
 
@@ -161,6 +168,8 @@ def _instance_norm(
     if not use_input_stats or spec.exchanger.size == 1:
         out = F.instance_norm(x.local, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
         return TileTensor.wrap(out, spec)
+    if not x.local.shape[0]:
+        return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
     out, mean, variance = _GroupNorm.apply(x.local, weight, bias, x.shape[1], eps, spec)
     with torch.no_grad():
         update_running((running_mean, running_var, momentum), mean.mean(0).flatten(), variance.mean(0).flatten(), count)

@@ -29,21 +29,34 @@ def _enlarged(spec: TileSpec, factor: int) -> TileSpec:
     return new.with_have(have)
 
 
-@rule(torch.pixel_shuffle)
-@per_sample(torch.pixel_shuffle, 2)
-def pixel_shuffle(input: TileTensor, upscale_factor: int) -> TileTensor:
-    check_image(torch.pixel_shuffle, input, 2)
-    local, r = input.local, upscale_factor
+def _shuffle(local: Tensor, upscale_factor: int) -> Tensor:
+    """By reshaping, as torch's own function does nothing to a tensor without values, or refuses it."""
+    r = upscale_factor
     if local.shape[-3] % (r * r):
         raise ValueError(f"pixel_shuffle by {r} needs a multiple of {r * r} channels, got {local.shape[-3]}")
     *batch, channels, height, width = local.shape
-    # By reshaping, as torch's own function refuses tiles without pixels.
     squares = local.reshape(*batch, channels // (r * r), r, r, height, width)
     n = len(batch)
     out = squares.permute(*range(n + 1), n + 3, n + 1, n + 4, n + 2)
-    return TileTensor.wrap(
-        out.reshape(*batch, channels // (r * r), height * r, width * r), _enlarged(input.spec, upscale_factor)
-    )
+    return out.reshape(*batch, channels // (r * r), height * r, width * r)
+
+
+def _unshuffle(local: Tensor, downscale_factor: int) -> Tensor:
+    r = downscale_factor
+    *batch, channels, height, width = local.shape
+    if height % r or width % r:
+        raise ValueError(f"pixel_unshuffle by {r} does not divide the image's size {(height, width)}")
+    squares = local.reshape(*batch, channels, height // r, r, width // r, r)
+    n = len(batch)
+    out = squares.permute(*range(n + 1), n + 2, n + 4, n + 1, n + 3)
+    return out.reshape(*batch, channels * r * r, height // r, width // r)
+
+
+@rule(torch.pixel_shuffle)
+@per_sample(_shuffle, 2)
+def pixel_shuffle(input: TileTensor, upscale_factor: int) -> TileTensor:
+    check_image(torch.pixel_shuffle, input, 2)
+    return TileTensor.wrap(_shuffle(input.local, upscale_factor), _enlarged(input.spec, upscale_factor))
 
 
 @dataclass(frozen=True)
@@ -53,14 +66,14 @@ class Unshuffle(Recomputed):
     factor: int
 
     def function(self, padded: Tensor, where: Geometry) -> Tensor:  # type: ignore[override]
-        return F.pixel_unshuffle(padded, self.factor)
+        return _unshuffle(padded, self.factor)
 
     def channels(self, params: Sequence[Tensor | None], given: int) -> int:
         return given * self.factor**2
 
 
 @rule(torch.pixel_unshuffle)
-@per_sample(torch.pixel_unshuffle, 2)
+@per_sample(_unshuffle, 2)
 def pixel_unshuffle(input: TileTensor, downscale_factor: int) -> TileTensor:
     check_image(torch.pixel_unshuffle, input, 2)
     if any(n % downscale_factor for n in input.spec.size):
