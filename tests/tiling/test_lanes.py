@@ -102,6 +102,18 @@ def test_margins(lanes: str) -> None:
     assert_exact(net, SHAPE, margin=1, **LANES[lanes])
 
 
+@pytest.mark.parametrize("lanes", [2, 3])
+def test_transformer(lanes: int) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    assert_exact(layer, (5, 6, 8), dims=(-3,), grid=(lanes,), tiled=True)
+    assert_exact(layer, (2, 6, 8), dims=(-3,), grid=(3,), tiled=True)
+    ignored = torch.arange(30).view(5, 6) % 4 == 1
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).double()
+    assert_exact(
+        lambda x: attention(x, x, x, key_padding_mask=ignored), (5, 6, 8), dims=(-3,), grid=(lanes,), tiled=True
+    )
+
+
 def test_one_dim_and_three() -> None:
     line = nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.BatchNorm1d(3), nn.AvgPool1d(2))
     assert_exact(line, (3, 2, 8), dims=(-3, -1), grid=(2, 2))

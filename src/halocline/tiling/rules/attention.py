@@ -76,15 +76,17 @@ _REST = tuple(signature(F.multi_head_attention_forward).parameters)[3:]
 def multi_head_attention_forward(
     query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Over (sequence, batch, channels) or (sequence, channels), cut in the sequence."""
+    """Over (sequence, batch, channels) or (sequence, channels), cut in the sequence or in the batch."""
     given = {**dict(zip(_REST, args)), **kwargs}
     function = F.multi_head_attention_forward
     given = {name: whole(value) for name, value in given.items()}
     if not isinstance(query, TileTensor):
         return function(query, whole(key), whole(value), **given)
     spec = query.spec
+    if query.ndim == 3 and spec.dims == (-2,):
+        return _sample_by_sample(query, key, value, given)
     if spec.dims != (-query.ndim,):
-        raise untiled(function, (query, key, value), why="only the sequence may be cut, dim 0 where it is called")
+        raise untiled(function, (query, key, value), why="only the sequence, dim 0, or the batch may be cut")
     keys = whole(key)
     values = keys if value is key else whole(value)
     # The tiles of the attention's weights, (batch, heads, queries, keys) or fewer dims: cut in the queries.
@@ -99,4 +101,25 @@ def multi_head_attention_forward(
         given["attn_mask"] = part_of(mask, scores)
     given["is_causal"] = False  # only a hint that the mask given is causal, and untrue of a part of it
     out, weights = function(query.local, keys, values, **given)
+    return TileTensor.wrap(out, spec), None if weights is None else TileTensor.wrap(weights, scores)
+
+
+def _sample_by_sample(
+    query: TileTensor, key: Tensor, value: Tensor, given: dict[str, Any]
+) -> tuple[TileTensor, TileTensor | None]:
+    """Over (sequence, batch, channels) cut in the batch: each rank needs nothing but its own samples."""
+    function = F.multi_head_attention_forward
+    spec, mask = query.spec.without_margin(), given.get("attn_mask")
+    average = given.get("average_attn_weights", True)
+    scores = spec.with_dims((-3,) if average else (-4,))
+    random = given["dropout_p"] > 0.0 and given.get("training", True)
+    alike = all(isinstance(t, TileTensor) and t.spec.cuts == spec.cuts for t in (key, value))
+    if random or not alike or (mask is not None and mask.ndim == 3):
+        out, weights = function(query.full(), whole(key), whole(value), **given)
+        return _recut(out, spec), None if weights is None else _recut(weights, scores)
+    ignored = given.get("key_padding_mask")
+    if ignored is not None:
+        given["key_padding_mask"] = part_of(ignored, spec)
+    assert isinstance(key, TileTensor) and isinstance(value, TileTensor)
+    out, weights = function(query.owned, key.owned, value.owned, **given)
     return TileTensor.wrap(out, spec), None if weights is None else TileTensor.wrap(weights, scores)
