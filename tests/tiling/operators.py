@@ -233,6 +233,14 @@ FUNCTIONAL: dict[str, Case] = {
     "feature_alpha_dropout": Case(
         lambda x: F.feature_alpha_dropout(x, 0.4, True), "drops what one device drops", random=True
     ),
+    "grid_sample": Case(
+        lambda x, y: [
+            F.grid_sample(x, y[:, :2].tanh().permute(0, 2, 3, 1), align_corners=False),
+            F.grid_sample(x, image((2, 3, 5, 2), 1).tanh(), mode="bicubic", align_corners=True),
+        ],
+        "gathers the image; the grid may be tiles",
+        images=two(),
+    ),
     # ------------------------------------------------------------------------------------------------ attention
     "scaled_dot_product_attention": Case(attention, "own queries against gathered keys and values", dims=1),
     "multi_head_attention_forward": Case(
@@ -266,10 +274,10 @@ FUNCTIONAL: dict[str, Case] = {
             lambda x: F.fractional_max_pool3d_with_indices(x, 2, (2, 2, 2)), "random regions", dims=3, refused=True
         ),
     ),
-    **refuse(
-        "samples pixels anywhere; gather first",
-        grid_sample=lambda x: F.grid_sample(x, torch.zeros(2, 3, 3, 2).double(), align_corners=False),
-        affine_grid=lambda x: F.affine_grid(x[:, :2, 0:2, 0:3], (2, 4, 9, 7), align_corners=False),
+    "affine_grid": Case(
+        lambda x: F.affine_grid(x[:, :2, 0:2, 0:3], (2, 4, 9, 7), align_corners=False),
+        "transforms are not images",
+        refused=True,
     ),
     **refuse(
         "compares vectors or sequences, not images",

@@ -60,3 +60,9 @@ def test_what_is_refused() -> None:
         torch.cat([x, x.permute(0, 2, 3, 1)], 0)
     with pytest.raises(UntiledOperation, match="out="):
         torch.cat([x, x], 1, out=torch.empty(0))
+
+
+def test_a_plain_tensor_of_one_column_is_joined_to_empty_tiles() -> None:
+    """It used to be taken for one that broadcasts, and stayed a column where the tile holds none."""
+    column = image((2, 2, 6, 1), 5).requires_grad_()
+    assert_exact(lambda x, p: torch.cat([x[..., 2:3], p], 1), (2, 3, 6, 5), grid=(1, 3), plain=[column])

@@ -123,7 +123,7 @@ def part_of(plain: Tensor, spec: TileSpec) -> Tensor:
     """The pixels held under `spec` of a plain tensor that broadcasts against the whole tile tensor."""
     parts, dims = [], []
     for dim, size, (start, stop) in zip(spec.dims, spec.size, spec.held):
-        if plain.ndim < -dim or plain.shape[dim] == 1:
+        if plain.ndim < -dim or (plain.shape[dim] == 1 and size != 1):  # broadcasts
             continue
         if plain.shape[dim] != size:
             raise ValueError(
