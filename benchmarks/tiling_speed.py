@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from halocline import tiling
 from halocline.tiling.exchanger import exchanger_for
 from halocline.tiling.gradient import sum_gradients
+from halocline.tiling.overlapping import TRIALS
 
 CASES = ((64, 4, 8), (256, 8, 8), (512, 32, 32), (1024, 8, 8))
 
@@ -94,12 +95,13 @@ def hand_step(net: nn.Sequential, rows: Tensor) -> Callable[[], None]:
     return step
 
 
-def tile_step(net: nn.Sequential, rows: Tensor, size: int) -> Callable[[], None]:
+def tile_step(net: nn.Sequential, rows: Tensor, size: int, policy: tiling.Policy = "auto") -> Callable[[], None]:
     exchanger = exchanger_for(None)
 
     def step() -> None:
         net.zero_grad()
-        y = net(tiling.tile(rows, (2, 1), size=(size, size)))
+        with tiling.overlap(policy):
+            y = net(tiling.tile(rows, (2, 1), size=(size, size)))
         y.local.square().sum().backward()
         sum_gradients(list(net.parameters()), exchanger)
 
@@ -170,10 +172,13 @@ def work(rank: int, port: int, options: argparse.Namespace) -> None:
             "by hand": hand_step(nets["by hand"], rows),
             "one process": whole_step(nets["one process"], image),
         }
+        if options.policies:
+            ways["never"] = tile_step(network(given, width), rows, size, "never")
+            ways["always"] = tile_step(network(given, width), rows, size, "always")
         if options.peer:
             ways["ShardTensor"] = shard_step(nets["ShardTensor"], image)
         steps = max(8, min(400, 400 * 64 * 64 * 8 // (size * size * width))) * options.rounds
-        measure(ways, 3)  # the first steps build what is cached later
+        measure(ways, 2 * TRIALS)  # the first steps measure which policy pays, and build what is cached later
         best = measure(ways, steps)
         if rank == 0:
             for a, b in zip(nets["tiles"].parameters(), nets["one process"].parameters()):
@@ -190,6 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1, help="times as many steps")
     parser.add_argument("--largest", type=int, default=1024, help="leave out larger images")
+    parser.add_argument("--policies", action="store_true", help="also tiles that overlap never, and always")
     parser.add_argument("--peer", default="", help="a folder that holds nvidia-physicsnemo, to compare with")
     options = parser.parse_args()
     machine = platform.processor() or platform.machine()

@@ -141,6 +141,16 @@ def test_auto_measures_both_ways_and_keeps_one(monkeypatch: pytest.MonkeyPatch) 
 def test_auto_does_not_try_small_tiles() -> None:
     def run(exchanger: tiling.Exchanger) -> None:
         nn.Conv2d(2, 2, 3, padding=1).double()(tiling.tile(image((1, 2, 24, 24)), (2, 1), exchanger))
+        assert not exchanger.trials
+
+    on_threads(2, run)
+
+
+def test_auto_does_not_try_what_is_mostly_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlapping, "SMALLEST", 1)
+
+    def run(exchanger: tiling.Exchanger) -> None:
+        nn.Conv2d(2, 2, 9, padding=4).double()(tiling.tile(image((1, 2, 14, 8)), (2, 1), exchanger))
         (trial,) = exchanger.trials.values()
         assert trial.winner is False and trial.seconds == ([], [])
 

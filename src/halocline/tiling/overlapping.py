@@ -30,8 +30,8 @@ Policy = Literal["auto", "never", "always"]
 _POLICY: ContextVar[Policy] = ContextVar("overlap policy", default="auto")
 POLICY = _POLICY.get
 
-SMALLEST = 1 << 16
-"""Values of a tile below which `auto` does not try: there the seams cost more than any copy (tiling_speed.py)."""
+SMALLEST = 1 << 12
+"""Values of a tile below which `auto` does not try: there is nothing to compute while a message travels."""
 TRIALS = 4
 
 
