@@ -29,7 +29,7 @@ class Options(Flags):
 
 
 def run(options: Options) -> int:
-    plan = Plan.from_flags(options) if options.plan is None else _loaded(options)
+    plan = Plan.from_flags(options) if options.plan is None else loaded(options)
     if options.out is not None:
         plan.save(options.out)
     facts = describe(plan)
@@ -42,7 +42,8 @@ def run(options: Options) -> int:
     return 0
 
 
-def _loaded(options: Options) -> Plan:
+def loaded(options: Options) -> Plan:
+    """The plan that --plan names, if no flag beside it says something else."""
     assert options.plan is not None
     plan = load_plan(options.plan)
     for field in dataclasses.fields(Flags):

@@ -1,0 +1,158 @@
+"""`halocline verify`: runs a model under a plan on processes of this machine and compares it with one device."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from halocline.cli import plan_show
+from halocline.models import address
+from halocline.plan.flags import Flags
+from halocline.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from halocline.runtime.verify import Differences
+
+TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
+"""The largest difference that counts as exact, by dtype."""
+_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Options(Flags):
+    """Is this plan exact for this model? Runs it on processes of this machine and the same steps on one device, and
+    reports the largest relative difference of the loss, of each gradient, and of parameters and buffers at the end.
+
+    Exits with 0 if none exceeds 1e-10 (1e-4 in float32), and with 1 if one does. Takes the flags of plan show."""
+
+    model: str | None = None
+    """small-cnn, small-mlp, or package.module:callable (the current directory counts) that returns an nn.Sequential or
+    a list of layers. May be given as a plain word."""
+    plan: str | None = None
+    """A plan.toml instead of flags."""
+    dtype: str = "float64"
+    """float64 or float32."""
+    steps: int = 2
+    """Optimizer steps to compare."""
+    loss: str | None = None
+    """cross-entropy or mse (left out: cross-entropy where the model's output has classes, else mse)."""
+    seed: int = 0
+    """Of the weights, the images and the dropout."""
+    deadline: float = 60.0
+    """Seconds that any process may wait for another."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(options: Options) -> int:
+    if options.model is None:
+        raise ValueError("no model to verify: write halocline verify MODEL, e.g. small-cnn or package.module:callable")
+    if options.dtype not in TOLERANCE:
+        raise ValueError(f"--dtype {options.dtype} is not known: use {' or '.join(TOLERANCE)}")
+    if options.steps < 1:
+        raise ValueError(f"--steps {options.steps} is below 1: use 1 or more")
+
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("loading") as status:
+        # torch takes seconds to load: wrong options have been answered by now, and something moves.
+        from halocline.runtime.layers import named_layers
+        from halocline.runtime.trial import Trial
+        from halocline.runtime.trial import run as run_trial
+
+        trial = Trial(
+            address(options.model),
+            "",
+            (),
+            0,
+            options.steps,
+            options.dtype,
+            options.loss,
+            options.seed,
+            options.deadline,
+        )
+        plan = _plan(options, len(named_layers(trial.layers())))
+        image = plan.image or (32, 32)
+        samples = plan.replicas * (plan.batch or plan.microbatches * max(2, *(s.lanes for s in plan.stages), 2))
+        trial = dataclasses.replace(trial, plan=plan.to_toml(), image=image, samples=samples)
+        found = run_trial(trial, lambda what: status.update(f"{options.model}: {options.steps} steps on {what}"))
+    tolerance = TOLERANCE[options.dtype]
+    exact = found.worst <= tolerance
+    if options.json:
+        print(json.dumps(_facts(options, plan, found, exact)))
+    else:
+        _draw(options, plan, found, exact)
+    return 0 if exact else 1
+
+
+def _plan(options: Options, layers: int) -> Plan:
+    flags = {field.name: getattr(options, field.name) for field in dataclasses.fields(Flags)}
+    flags["model"] = None  # here the model's name says nothing about the plan
+    if options.plan is None:
+        return Plan.from_flags(Flags(**flags), layers=layers)
+    batch = flags.pop("batch_size")
+    plan = plan_show.loaded(plan_show.Options(**flags, plan=options.plan))
+    if batch is None or batch == plan.batch:
+        return plan
+    if plan.batch is not None:
+        raise ValueError(
+            f"--batch-size {batch} contradicts {options.plan}, which has batch = {plan.batch}: leave out --batch-size, "
+            f"or change the plan"
+        )
+    return dataclasses.replace(plan, batch=batch)
+
+
+def _facts(options: Options, plan: Plan, found: Differences, exact: bool) -> dict[str, Any]:
+    def tables(table: dict[str, float]) -> dict[str, float | None]:
+        return {name: _number(value) for name, value in sorted(table.items())}
+
+    return {
+        "exact": exact,
+        "worst": _number(found.worst),
+        "tolerance": TOLERANCE[options.dtype],
+        "loss": _number(found.loss),
+        "gradients": tables(found.gradients),
+        "parameters": tables(found.parameters),
+        "buffers": tables(found.buffers),
+        "processes": plan.world_size,
+        "schedule": plan.schedule,
+        "steps": options.steps,
+        "dtype": options.dtype,
+    }
+
+
+def _number(value: float) -> float | None:
+    """JSON has no infinity: null stands for a tensor that is missing, not a number, or there on one side only."""
+    return value if math.isfinite(value) else None
+
+
+def _draw(options: Options, plan: Plan, found: Differences, exact: bool) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    rows = [(found.loss, "loss", "")]
+    for kind, table in (("gradient", found.gradients), ("parameter", found.parameters), ("buffer", found.buffers)):
+        rows += [(value, kind, name) for name, value in table.items()]
+    rows.sort(key=lambda row: -row[0])
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
+    drawn.add_column("difference", justify="right")
+    drawn.add_column("of")
+    drawn.add_column("name")
+    for value, kind, name in rows[:_ROWS]:
+        drawn.add_row(f"{value:.2e}", kind, name)
+    console.print(drawn)
+    if len(rows) > _ROWS:
+        console.print(f"and {len(rows) - _ROWS} more, none larger than {rows[_ROWS][0]:.2e}")
+    verdict = "exact" if exact else "NOT EXACT"
+    console.print(
+        f"[bold]{verdict}[/bold]: {options.model} under {plan.schedule} on {plan.world_size} processes differs from "
+        f"one device by at most {found.worst:.2e} ({options.dtype}, {options.steps} steps, "
+        f"tolerance {TOLERANCE[options.dtype]:g})",
+        soft_wrap=True,
+    )

@@ -1,0 +1,54 @@
+"""Two small models for checking plans: quick on one core, and with what makes plans hard to get right (strides,
+padding, BatchNorm before and after, a shortcut, pooling, dropout). Eight layers each, for images of any size from 8x8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+CLASSES = 10
+
+
+class Shortcut(nn.Module):
+    """Two convolutions with BatchNorm and a way around them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.first_norm(self.first(x)))
+        return F.relu(x + self.second_norm(self.second(y)))
+
+
+def small_cnn() -> list[Callable[[], nn.Module]]:
+    """A residual network in miniature."""
+    return [
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 5, stride=2, padding=2, bias=False), nn.BatchNorm2d(8), nn.ReLU()),
+        lambda: Shortcut(8),
+        lambda: nn.MaxPool2d(3, stride=2, padding=1),
+        lambda: nn.Sequential(nn.Conv2d(8, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU()),
+        lambda: Shortcut(12),
+        lambda: nn.Conv2d(12, 16, 3, stride=2, padding=1),
+        lambda: nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        lambda: nn.Linear(16, CLASSES),
+    ]
+
+
+def small_mlp() -> list[Callable[[], nn.Module]]:
+    """A perceptron with dropout on a coarse view of the image."""
+
+    def hidden() -> nn.Module:
+        return nn.Sequential(nn.Linear(48, 48), nn.Tanh(), nn.Dropout(0.1))
+
+    return [
+        lambda: nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()),
+        *([hidden] * 6),
+        lambda: nn.Sequential(nn.LayerNorm(48), nn.Linear(48, CLASSES)),
+    ]

@@ -1,0 +1,174 @@
+"""The proof by running: a plan's steps on its processes against the same steps on one device. Holds the one reference
+loop that everything is compared with, and the measure of a difference.
+
+The difference of a tensor a from one device's b is  max|a - b| / max(max|b|, FLOOR x the largest value of its kind):
+relative to the tensor's own largest value, except that a tensor which is zero but for rounding (the gradient of a bias
+in front of BatchNorm) is held against the largest gradient of the model, of which its rounding errors are made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from halocline.plan.plan import Plan
+from halocline.runtime.boundary import sample_cuts
+from halocline.runtime.engine import Engine, MakeOptimizer
+from halocline.runtime.layers import Layer, derived_seed, one_device
+from halocline.runtime.stage import Loss
+
+FLOOR = 1e-2
+
+Batches = Iterable[tuple[Any, Any]]
+"""(inputs, targets) of each step, whole batches."""
+
+
+@dataclass
+class Reference:
+    """What one device made of some steps."""
+
+    losses: list[float] = field(default_factory=list)
+    gradients: list[dict[str, Tensor]] = field(default_factory=list)
+    """For each step, name -> gradient, of the parameters that have one."""
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+    """After the last step."""
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+
+def reference(
+    layers: nn.Sequential | Sequence[Layer],
+    plan: Plan,
+    batches: Batches,
+    *,
+    loss: Loss,
+    optimizer: MakeOptimizer | None = None,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+) -> Reference:
+    """The steps on one device: the microbatches of all replicas one after the other, each loss weighted by its samples,
+    random numbers by step, layer and microbatch."""
+    net = one_device(layers, seed).to(device=device, dtype=dtype)
+    update = optimizer(net.parameters()) if optimizer is not None else None
+    found = Reference()
+    for step, (inputs, targets) in enumerate(batches):
+        whole = [t.to(device) for t in ([inputs] if isinstance(inputs, Tensor) else inputs)]
+        samples = whole[0].shape[0]
+        for parameter in net.parameters():
+            parameter.grad = None
+        total = 0.0
+        for number, (a, b) in enumerate(microbatches(plan, samples)):
+            value: Any = whole[0][a:b] if len(whole) == 1 else tuple(t[a:b] for t in whole)
+            for name, layer in net.named_children():
+                torch.manual_seed(derived_seed(seed, step, name, number))
+                value = layer(value)
+            mean = loss(value, _part(targets, a, b, device))
+            share = (b - a) / samples
+            (mean * share).backward()
+            total += mean.item() * share
+        found.gradients.append({n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None})
+        if update is not None:
+            update.step()
+        found.losses.append(total)
+    found.parameters = {name: p.detach() for name, p in net.named_parameters()}
+    found.buffers = dict(net.named_buffers())
+    return found
+
+
+def microbatches(plan: Plan, samples: int) -> list[tuple[int, int]]:
+    """The samples of every microbatch of a step, over all replicas."""
+    return [
+        (begin + a, begin + b)
+        for begin, end in sample_cuts(samples, plan.replicas)
+        for a, b in sample_cuts(end - begin, plan.microbatches)
+    ]
+
+
+def _part(targets: Any, a: int, b: int, device: torch.device | str) -> Any:
+    if isinstance(targets, Tensor):
+        return targets[a:b].to(device)
+    return tuple(t[a:b].to(device) for t in targets)
+
+
+# -- differences ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Differences:
+    """The largest difference over all steps, by kind and name."""
+
+    loss: float = 0.0
+    gradients: dict[str, float] = field(default_factory=dict)
+    parameters: dict[str, float] = field(default_factory=dict)
+    buffers: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> float:
+        values = (self.loss, *self.gradients.values(), *self.parameters.values(), *self.buffers.values())
+        return max(values)
+
+    def merge(self, other: Differences) -> None:
+        """Take over what is larger: another rank's view of the same steps."""
+        self.loss = max(self.loss, other.loss)
+        for mine, theirs in zip(self._tables(), other._tables()):
+            for name, value in theirs.items():
+                mine[name] = max(mine.get(name, 0.0), value)
+
+    def require(self, known: Reference) -> None:
+        """What one device has and no rank spoke of differs without bound."""
+        wanted = ({n for step in known.gradients for n in step}, known.parameters, known.buffers)
+        for table, names in zip(self._tables(), wanted):
+            for name in names:
+                table.setdefault(name, math.inf)
+
+    def _tables(self) -> tuple[dict[str, float], ...]:
+        return self.gradients, self.parameters, self.buffers
+
+
+def difference(ours: Tensor | None, theirs: Tensor | None, largest: float = 0.0) -> float:
+    """How far `ours` is from one device's; `largest` is the largest value of the tensors of its kind."""
+    if ours is None or theirs is None:
+        return 0.0 if ours is theirs else math.inf
+    if ours.shape != theirs.shape:
+        return math.inf
+    if not theirs.numel():
+        return 0.0
+    a, b = ours.detach().double().cpu(), theirs.detach().double().cpu()
+    apart = (a - b).abs().max().item()
+    scale = max(b.abs().max().item(), FLOOR * largest)
+    if not apart:
+        return 0.0
+    value = apart / scale if scale else math.inf
+    return math.inf if math.isnan(value) else value
+
+
+def compare(engine: Engine, batches: Batches, known: Reference) -> Differences:
+    """Run the engine's steps here and hold what this rank has against one device's."""
+    found = Differences()
+    for step, (inputs, targets) in enumerate(batches):
+        result = engine.step(inputs, targets)
+        expected = torch.tensor(known.losses[step], dtype=torch.float64)
+        found.loss = max(found.loss, difference(torch.tensor(result.loss, dtype=torch.float64), expected))
+        gradients = known.gradients[step]
+        ours = {name: parameter.grad for name, parameter in engine.named_parameters()}
+        _note(found.gradients, ours, {name: gradients.get(name) for name in ours}, _largest(gradients))
+    _note(found.parameters, dict(engine.named_parameters()), known.parameters, _largest(known.parameters))
+    _note(found.buffers, dict(engine.named_buffers()), known.buffers, _largest(known.buffers))
+    return found
+
+
+def _note(
+    table: dict[str, float], ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None], largest: float
+) -> None:
+    for name, tensor in ours.items():
+        value = difference(tensor, theirs.get(name), largest)
+        table[name] = max(table.get(name, 0.0), value)
+
+
+def _largest(tensors: Mapping[str, Tensor]) -> float:
+    return max((t.abs().max().item() for t in tensors.values() if t.numel()), default=0.0)
