@@ -25,7 +25,9 @@ from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
 from halocline.runtime.boundary import Crossing, Piece, pack, packed_size, pieces, unpack, wanted
+from halocline.runtime.lost import PeerLost
 from halocline.runtime.reduction import Reduction
+from halocline.runtime.shortage import OutOfMemory, is_shortage
 from halocline.runtime.stage import Held, StageRunner
 from halocline.runtime.statistics import RunningStatistics, frozen, tracked
 from halocline.runtime.world import World
@@ -42,6 +44,7 @@ from halocline.schedule.instruction import (
     STEP,
     Instruction,
 )
+from halocline.tiling.exchanger import ExchangeTimeout
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,34 @@ class Executor:
     def run(self, work: StepWork, finish: Callable[[], None]) -> None:
         """One step; `finish` is called at the step instruction, when all gradients are summed."""
         self._begin(work, finish)
-        for instruction in self.instructions:
-            self.current = instruction
-            self._handlers[instruction.kind](instruction)
+        notes = self.world.logbook.words
+        notes[1] = work.number
+        try:
+            for notes[2], instruction in enumerate(self.instructions, 1):
+                self.current = instruction
+                self._handlers[instruction.kind](instruction)
+        except ExchangeTimeout as error:
+            raise PeerLost(f"rank {self.world.rank} waits in {self.current} for its team: {error}") from error
+        except (MemoryError, RuntimeError) as error:
+            if not is_shortage(error):
+                raise
+            raise self._shortage() from error
         self.current = None
+        notes[2] = 0
+
+    def _shortage(self) -> OutOfMemory:
+        """The error for a rank that has run out of memory: what it did and held."""
+        assert self.current is not None
+        return OutOfMemory(
+            self.world.rank,
+            self.world.device,
+            self.current,
+            self.layout.plan,
+            self.work.samples,
+            self.held,
+            [message for message, _ in self.sent.values()],
+            [p for runner in self.runners.values() for _, layer in runner.layers for p in layer.parameters()],
+        )
 
     def _begin(self, work: StepWork, finish: Callable[[], None]) -> None:
         self.work, self.finish = work, finish
@@ -180,7 +207,7 @@ class Executor:
             origins = [runner.origin(c) for c in boundary.target]
         if parts:
             message = pack(parts, tensors, origins)
-            self.sent[instruction[1:]] = message, self.world.send(message, self._global(peer))
+            self.sent[instruction[1:]] = message, self.world.send(message, self._global(peer), instruction[1:5])
 
     def _receive(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, what, peer = instruction
@@ -190,7 +217,8 @@ class Executor:
             parts = _differentiable(parts, boundary)
         message, handle = None, None
         if parts:
-            message, handle = self.world.receive(packed_size(parts, boundary.source), self._global(peer))
+            size = packed_size(parts, boundary.source)
+            message, handle = self.world.receive(size, self._global(peer), instruction[1:5])
         self.arriving.setdefault((what, pipe, stage, microbatch), []).append((peer, message, handle))
 
     def _arrived(self, what: str, pipe: int, stage: int, microbatch: int) -> list[tuple[int, Tensor]]:
@@ -203,6 +231,7 @@ class Executor:
                 handle,
                 f"rank {self.world.rank} waits in {self.current} for {what} p{pipe} s{stage} m{microbatch} "
                 f"from rank {self._global(peer)}",
+                self._global(peer),
             )
             found.append((peer, message))
         return found
@@ -218,6 +247,7 @@ class Executor:
                 handle,
                 f"rank {self.world.rank} waits in {instruction} for rank {self._global(peer)} to take "
                 f"{what} p{pipe} s{stage} m{microbatch}",
+                self._global(peer),
             )
             del message
 
@@ -319,7 +349,7 @@ class Executor:
         stage = instruction.stage
         runner = next(runner for (_, s), runner in self.runners.items() if s == stage)
         parameters = [p for _, layer in runner.layers for p in layer.parameters()]
-        self.reductions.append(Reduction(parameters, self.world.group(self.groups[stage])))
+        self.reductions.append(Reduction(parameters, self.world, self.groups[stage], str(instruction)))
 
     def _step(self, instruction: Instruction) -> None:
         self._await_reductions()

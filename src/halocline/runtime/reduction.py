@@ -1,6 +1,6 @@
 """Summing a stage's gradients over the ranks that share its parameters: one flat message per dtype, started early.
 
-Knows parameters and groups; nothing of schedules.
+Knows parameters and the ranks that share them; nothing of schedules.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+
+from halocline.runtime.world import World
 
 
 class Reduction:
     """One reduction under way. `start` returns at once; `finish` waits and writes the sums back."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: Any) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], world: World, ranks: tuple[int, ...], name: str) -> None:
+        self.world, self.ranks, self.name = world, ranks, name
         self.buckets: list[tuple[list[nn.Parameter], Tensor, Any]] = []
         by_kind: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
         for parameter in parameters:
@@ -29,7 +31,7 @@ class Reduction:
             for p, place in zip(members, self._places(flat, members)):
                 if p.grad is not None:
                     place.copy_(p.grad.reshape(-1))
-            self.buckets.append((members, flat, dist.all_reduce(flat, group=group, async_op=True)))
+            self.buckets.append((members, flat, world.start_sum(flat, ranks, name)))
 
     @property
     def handles(self) -> list[Any]:
@@ -42,7 +44,7 @@ class Reduction:
 
     def finish(self) -> None:
         for members, flat, handle in self.buckets:
-            handle.wait()
+            self.world.wait(handle, f"rank {self.world.rank} waits for {self.name} over ranks {list(self.ranks)}")
             used = (flat[: len(members)] > 0).tolist()
             for p, place, present in zip(members, self._places(flat, members), used):
                 # The gradient stays a view of the bucket: no copy back.

@@ -4,6 +4,7 @@ the stage before it has told, without touching data. Told through the process gr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from halocline.plan.layout import Layout
 from halocline.runtime.boundary import Crossing, decode, encode, wanted
+from halocline.runtime.lost import PeerLost
 from halocline.runtime.stage import StageRunner
-from halocline.runtime.world import PeerLost, World
+from halocline.runtime.world import World
 
 
 class Relay:
@@ -81,13 +83,21 @@ class Relay:
         if (stage, samples) in self._known:
             return self._known[stage, samples]
         key = f"{self._name}/{stage}/{samples}"
-        try:
-            _store().wait([key], timedelta(seconds=self.world.deadline))
-        except RuntimeError as error:
-            raise PeerLost(
-                f"rank {self.world.rank} waited {self.world.deadline:g} s for the shapes that stage {stage - 1} hands "
-                f"to stage {stage}: a rank of stage {stage - 1} has failed"
-            ) from error
+        end = time.monotonic() + self.world.deadline
+        while True:
+            try:
+                _store().wait([key], timedelta(seconds=min(1.0, self.world.deadline)))
+                break
+            except RuntimeError as error:
+                watch = self.world.watch
+                lost = watch.loss if watch is not None else None
+                if lost is None and time.monotonic() < end:
+                    continue
+                reason = f"they did not come in {self.world.deadline:g} s: a rank of stage {stage - 1} has failed"
+                raise PeerLost(
+                    f"rank {self.world.rank} waits for the shapes that stage {stage - 1} hands to stage {stage}: "
+                    f"{lost or reason}"
+                ) from error
         return decode(_store().get(key).decode())
 
 

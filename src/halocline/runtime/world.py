@@ -1,12 +1,12 @@
 """The processes that take part: this one's rank and device, the groups it belongs to, and messages with a deadline.
 
-Knows ranks and flat byte tensors; nothing of stages or microbatches.
+Knows ranks and flat tensors; nothing of stages or microbatches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,32 +14,50 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from halocline.runtime.logbook import Logbook
+from halocline.runtime.lost import PeerLost
+from halocline.runtime.transports import Handle, Transport, make
+from halocline.runtime.watch import Watch
 from halocline.tiling.exchanger import Exchanger, exchanger_for
-
-
-class PeerLost(RuntimeError):
-    """A message did not come or could not be delivered; says who waited for what from whom."""
 
 
 @dataclass
 class World:
-    """One process among `size`. Made by `World.join`; without torch.distributed it is alone."""
+    """One process among `size`. Made by `launch.join` or, in a process group that exists, by `World.join`."""
 
     rank: int
     size: int
     device: torch.device
     deadline: float = 600.0
     """Seconds that any wait may take."""
+    transport: Transport | None = None
+    """How messages travel; None for one process alone."""
+    launcher: str = ""
+    """What started the processes: torchrun, mpirun, srun; empty if unknown."""
+    logbook: Logbook = field(default_factory=lambda: Logbook(None, 0, 0))
+    """What this rank is doing, for whoever asks after it is gone."""
+    watch: Watch | None = None
+    """Looks after the other ranks, where `launch.join` asked for it."""
     _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     @classmethod
-    def join(cls, device: torch.device | str | None = None, deadline: float = 600.0) -> World:
+    def join(
+        cls, device: torch.device | str | None = None, deadline: float = 600.0, transport: str | None = None
+    ) -> World:
         """The world of the initialised default process group, or a world of one."""
-        if dist.is_available() and dist.is_initialized():
-            rank, size = dist.get_rank(), dist.get_world_size()
-        else:
-            rank, size = 0, 1
-        return cls(rank, size, torch.device(device or "cpu"), deadline)
+        where = torch.device(device or "cpu")
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls(0, 1, where, deadline)
+        rank, size = dist.get_rank(), dist.get_world_size()
+        if transport is None:
+            transport = "gloo" if where.type == "cpu" else "nccl" if "nccl" in dist.get_backend() else "staged"
+        return cls(rank, size, where, deadline, make(transport, rank, where))
+
+    def __str__(self) -> str:
+        how = f", transport {self.transport.name}" if self.transport is not None else ""
+        by = f" started by {self.launcher}" if self.launcher else ""
+        count = "1 process" if self.size == 1 else f"{self.size} processes"
+        return f"{count}{by} on {self.device.type}{how}, deadline {self.deadline:g} s"
 
     # -- groups --------------------------------------------------------------------------------------------------
 
@@ -58,37 +76,67 @@ class World:
 
     def exchanger(self, ranks: tuple[int, ...]) -> Exchanger:
         """What moves the pixels of a tiled stage between its ranks."""
-        exchanger = exchanger_for(self._groups[_key(ranks)])
-        exchanger.deadline = self.deadline
-        return exchanger
+        if self.transport is None:
+            return exchanger_for(None)
+        return self.transport.exchanger(self._groups[_key(ranks)], self.deadline)
 
     # -- messages ------------------------------------------------------------------------------------------------
 
-    def send(self, message: Tensor, peer: int) -> Any:
-        """Start sending; the message must stay unchanged until the returned handle is waited for."""
-        return dist.isend(message, peer)
+    def send(self, message: Tensor, peer: int, label: object = "") -> Handle:
+        """Start sending; the message must stay unchanged until the returned handle is waited for.
 
-    def receive(self, size: int, peer: int) -> tuple[Tensor, Any]:
+        `label` is what both ends call it: a strict transport compares them.
+        """
+        assert self.transport is not None
+        return self.transport.send(message, peer, label)
+
+    def receive(self, size: int, peer: int, label: object = "") -> tuple[Tensor, Handle]:
         """Start receiving `size` bytes."""
+        assert self.transport is not None
         message = torch.empty(size, dtype=torch.uint8, device=self.device)
-        return message, dist.irecv(message, peer)
+        return message, self.transport.receive(message, peer, label)
 
-    def wait(self, handle: Any, story: str) -> None:
-        """Wait for a message; `story` says who waits for what, for the error."""
+    def wait(self, handle: Handle, story: str, peer: int | None = None) -> None:
+        """Wait for something under way; `story` says who waits for what from which `peer`, for the error."""
+        assert self.transport is not None
+        if not self.transport.blocking:
+            handle.wait()  # type: ignore[call-arg]
+            if self.watch is not None:
+                self.watch.expect(handle, story)
+            return
         try:
             handle.wait(timedelta(seconds=self.deadline))
         except RuntimeError as error:
             late = "imed out" in str(error) or "imeout" in str(error)
-            reason = (
-                f"nothing came for {self.deadline:g} s" if late else "that rank has failed or closed its connection"
-            )
+            reason = f"nothing came for {self.deadline:g} s" if late else "its peer has failed or closed the connection"
+            if late and peer is not None and (other := self.logbook.neighbour(peer)) is not None:
+                reason += "; " + str(replace(other, reason="is"))
+            if not late and self.watch is not None and (cause := self.watch.cause()):
+                reason = cause
             raise PeerLost(f"{story}: {reason}") from error
 
-    def sum(self, tensor: Tensor, ranks: tuple[int, ...] | None = None) -> Tensor:
+    def start_sum(self, tensor: Tensor, ranks: tuple[int, ...] | None = None, label: object = "") -> Handle:
+        """Start replacing a tensor by its sum over some ranks (all by default)."""
+        assert self.transport is not None
+        return self.transport.all_reduce(tensor, None if ranks is None else self._groups[_key(ranks)], label)
+
+    def sum(self, tensor: Tensor, ranks: tuple[int, ...] | None = None, label: str = "sum") -> Tensor:
         """Replace a tensor by its sum over some ranks (all by default)."""
         if self.size > 1 and (ranks is None or len(ranks) > 1):
-            dist.all_reduce(tensor, group=None if ranks is None else self._groups[_key(ranks)])
+            who = f"ranks {list(ranks)}" if ranks is not None else "all ranks"
+            self.wait(self.start_sum(tensor, ranks, label), f"rank {self.rank} waits for the {label} over {who}")
         return tensor
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave: the watch ends, shared memory is given back, the process group is left. Every rank calls this."""
+        if self.watch is not None:
+            self.watch.leave()
+        if self.transport is not None:
+            self.transport.close()
+            dist.destroy_process_group()
+        self.watch, self.transport = None, None
 
 
 def _key(ranks: Sequence[int]) -> tuple[int, ...]:

@@ -51,6 +51,8 @@ class Exchanger(ABC):
         self.size = size
         self.deadline = deadline
         """Seconds to wait for a peer before `ExchangeTimeout` is raised."""
+        self.names: tuple[int, ...] = tuple(range(size))
+        """What the ranks are called outside the group, for errors."""
         self.counter = Traffic()
         self.watcher: Callable[..., None] | None = None
         """Told of every window that is worked out for this rank's tiles: (spec, reaches, output spec)."""
@@ -91,9 +93,11 @@ class Exchanger(ABC):
     def _all_gather(self, tensor: Tensor) -> list[Tensor]: ...
 
     def _timeout(self, peer: int) -> ExchangeTimeout:
+        """`peer` is -1 for a collective operation, which waits for all."""
+        whom = f"rank {self.names[peer]}" if peer >= 0 else f"ranks {list(self.names)}"
         return ExchangeTimeout(
-            f"rank {self.rank} of {self.size} waited {self.deadline} s for rank {peer}; that rank has failed, is "
-            f"slower than the deadline, or runs other operations than this one"
+            f"rank {self.names[self.rank]} waited up to {self.deadline:g} s for {whom} of a team of {self.size}, which "
+            f"has failed, is slower than the deadline, or runs other operations than this one"
         )
 
 
@@ -141,14 +145,14 @@ class ProcessExchanger(Exchanger):
     def __init__(self, group: dist.ProcessGroup, deadline: float = 600.0) -> None:
         super().__init__(dist.get_rank(group), dist.get_world_size(group), deadline)
         self.group = group
-        self._global = tuple(dist.get_global_rank(group, r) for r in range(self.size))
+        self.names = tuple(dist.get_global_rank(group, r) for r in range(self.size))
         self._gloo = "gloo" in str(dist.get_backend(group))
 
     def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
         if self._gloo:
             return self._start_gloo(sends, receives)
-        ops = [dist.P2POp(dist.irecv, t, self._global[peer], self.group) for peer, t in receives.items()]
-        ops += [dist.P2POp(dist.isend, t, self._global[peer], self.group) for peer, t in sends.items()]
+        ops = [dist.P2POp(dist.irecv, t, self.names[peer], self.group) for peer, t in receives.items()]
+        ops += [dist.P2POp(dist.isend, t, self.names[peer], self.group) for peer, t in sends.items()]
         works = dist.batch_isend_irecv(ops)
 
         def wait() -> None:  # of the stream only; the group's own watchdog keeps the time
@@ -188,13 +192,22 @@ class ProcessExchanger(Exchanger):
         return wait
 
     def _all_reduce(self, tensor: Tensor) -> Tensor:
-        dist.all_reduce(tensor, group=self.group)
+        self._finish(dist.all_reduce(tensor, group=self.group, async_op=True))
         return tensor
 
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        dist.all_gather(parts, tensor, group=self.group)
+        self._finish(dist.all_gather(parts, tensor, group=self.group, async_op=True))
         return parts
+
+    def _finish(self, work: Any) -> None:
+        if not self._gloo:
+            work.wait()  # of the stream only
+            return
+        try:
+            work.wait(timedelta(seconds=self.deadline))
+        except RuntimeError as error:
+            raise self._timeout(-1) from error
 
 
 class ThreadExchanger(Exchanger):

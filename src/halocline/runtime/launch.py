@@ -1,0 +1,269 @@
+"""Starting: join the processes that a launcher started, or start them on this machine.
+
+    world = join()                          # under torchrun, mpirun or srun; alone without a launcher
+    run_local(4, train, "plan.toml")        # starts 4 processes here and calls train("plan.toml") in each
+
+Knows launchers, devices and process groups; nothing of plans.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from halocline.runtime import logbook
+from halocline.runtime.environment import RUN_DIRECTORY, Place, command, detect
+from halocline.runtime.logbook import Logbook
+from halocline.runtime.lost import Loss, PeerLost
+from halocline.runtime.transports import NAMES, choose, make
+from halocline.runtime.watch import Watch
+from halocline.runtime.world import World
+
+
+class RankFailed(RuntimeError):
+    """A process that `run_local` started has failed; says which, what it was and what it was doing."""
+
+
+# ------------------------------------------------------------------------------------------------------------- joining
+
+
+def join(
+    device: torch.device | str | None = None,
+    transport: str = "auto",
+    deadline: float = 600.0,
+    watch: bool = True,
+) -> World:
+    """The world of the processes that a launcher started together with this one.
+
+    `device`: "cpu", "cuda" (the GPU of this process's number on its machine) or a certain one; by default a GPU if
+    there is one. `transport`: auto, or one of gloo, nccl, ipc, staged, strict. `deadline`: seconds that any wait may
+    take. `watch`: stop when another rank dies.
+    """
+    if transport not in ("auto", *NAMES):
+        raise ValueError(f"transport {transport!r} is unknown: use auto or one of {', '.join(NAMES)}")
+    if dist.is_available() and dist.is_initialized():
+        return World.join(device, deadline, None if transport == "auto" else transport)
+    place = detect()
+    where = _device(device, place)
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    if place is None or place.size == 1:
+        return World(0, 1, where, deadline, launcher=place.launcher if place is not None else "")
+    store = _meet(place, deadline)
+    on_device, on_node = _neighbours(place, where, store)
+    if transport == "auto":
+        transport = choose(where, on_device, on_node, place.size)
+    elif transport == "ipc" and on_node < place.size:
+        raise ValueError(
+            f"transport ipc joins processes of one machine, and {on_node} of {place.size} are on this one: use nccl, "
+            f"or staged"
+        )
+    elif transport == "nccl" and on_device > 1:
+        raise ValueError(f"transport nccl needs a GPU per process, and {on_device} share one: use ipc or staged")
+    dist.init_process_group(
+        "nccl" if transport == "nccl" else "gloo",
+        store=dist.PrefixStore("halocline/group", store),
+        rank=place.rank,
+        world_size=place.size,
+        timeout=timedelta(seconds=deadline),
+    )
+    book = Logbook(place.run_directory, place.rank, os.getpid())
+    world = World(
+        place.rank, place.size, where, deadline, make(transport, place.rank, where), place.launcher, book, None
+    )
+    if watch:
+        keeper = None if place.store_by_launcher else 0
+        world.watch = Watch(place.rank, place.size, store, book, deadline, keeper)
+        atexit.register(_at_exit, world)
+    return world
+
+
+def _device(device: torch.device | str | None, place: Place | None) -> torch.device:
+    if device is None or str(device) == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    where = torch.device(device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device} was asked for and torch sees no GPU: use cpu, or a torch built for CUDA")
+    if where.type == "cuda" and where.index is None:
+        number = place.local_rank if place is not None else 0
+        where = torch.device("cuda", number % torch.cuda.device_count())
+    return where
+
+
+def _meet(place: Place, deadline: float) -> Any:
+    """The store that all processes share."""
+    url = f"tcp://{place.address}:{place.port}?rank={place.rank}&world_size={place.size}"
+    try:
+        store, _, _ = next(dist.rendezvous(url, timeout=timedelta(seconds=deadline)))
+    except (RuntimeError, OSError) as error:
+        raise PeerLost(
+            f"rank {place.rank} of {place.size} found no store at {place.address}:{place.port} in {deadline:g} s: rank "
+            f"0 has not started, or another address is right (set MASTER_ADDR and MASTER_PORT); {_line(error)}"
+        ) from error
+    return store
+
+
+def _neighbours(place: Place, device: torch.device, store: Any) -> tuple[int, int]:
+    """The most processes that share one GPU, and the processes on this machine."""
+    host = socket.gethostname()
+    gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else f"cpu {place.rank}"
+    store.set(f"halocline/place/{place.rank}", json.dumps([host, gpu]))
+    keys = [f"halocline/place/{rank}" for rank in range(place.size)]
+    try:
+        store.wait(keys)
+    except RuntimeError as error:
+        here = [rank for rank, key in enumerate(keys) if store.check([key])]
+        raise PeerLost(
+            f"rank {place.rank} waited for all {place.size} processes and only ranks {here} came: start them with "
+            f"{command(place.launcher, place.size)}"
+        ) from error
+    places = [tuple(json.loads(store.get(key))) for key in keys]
+    return max(map(places.count, places)), sum(h == host for h, _ in places)
+
+
+def _at_exit(world: World) -> None:
+    if world.watch is None:
+        return
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        stop(world, error)
+    else:
+        world.watch.leave()
+
+
+def stop(world: World, error: BaseException) -> None:
+    """Note in the logbook that this rank fails, and tell the others."""
+    reason = f"failed: {type(error).__name__}: {_line(error)}"
+    own = not isinstance(error, PeerLost)
+    world.logbook.fail(reason, own)
+    if world.watch is not None:
+        world.watch.report(reason)
+
+
+def _line(error: BaseException) -> str:
+    """An error's first line."""
+    return next(iter(str(error).strip().splitlines()), "")[:500]
+
+
+# ------------------------------------------------------------------------------------------------------------ starting
+
+
+def run_local(
+    processes: int,
+    entry: Callable[..., Any] | Sequence[str],
+    *args: Any,
+    directory: Path | str | None = None,
+    threads: int = 1,
+) -> list[Any]:
+    """Start processes on this machine by torch's elastic launcher; what `entry(*args)` returned on each rank.
+
+    `entry` is a function of a module (each process imports it) or a command line. Inside, `join()` finds the others.
+    `directory` keeps the ranks' logbooks; a temporary one by default. `threads` is OMP_NUM_THREADS, unless set. When
+    a process fails, the others are ended and `RankFailed` names it, its role and its last instruction.
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    if processes < 1:
+        raise ValueError(f"{processes} processes cannot run anything: use at least 1")
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        monitor_interval=0.1,
+        start_method="spawn",
+    )
+    with tempfile.TemporaryDirectory(prefix="halocline_run_") as temporary, _quiet():
+        run = Path(directory) if directory is not None else Path(temporary)
+        run.mkdir(parents=True, exist_ok=True)
+        for old in run.glob("rank*.log"):
+            old.unlink()
+        settings = {RUN_DIRECTORY: str(run), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        if "OMP_NUM_THREADS" not in os.environ:
+            settings["OMP_NUM_THREADS"] = str(threads)
+        with _environment(settings):
+            try:
+                if callable(entry):
+                    returned = elastic_launch(config, _enter)(entry, args)
+                else:
+                    program, *rest = (*entry, *map(str, args))
+                    returned = elastic_launch(config, program)(*rest)
+            except ChildFailedError as error:
+                codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+                raise RankFailed(str(post_mortem(run, processes, codes))) from None
+    return [returned.get(rank) for rank in range(processes)]
+
+
+def _enter(entry: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """What runs in each process: an error is noted before the launcher sees it."""
+    try:
+        return entry(*args)
+    except BaseException as error:
+        place = detect()
+        if place is not None and place.run_directory is not None and not isinstance(error, SystemExit):
+            logbook.note_failure(place.run_directory, place.rank, f"failed: {type(error).__name__}: {_line(error)}")
+        raise
+
+
+def post_mortem(directory: Path, processes: int, codes: dict[int, int]) -> Loss:
+    """Which rank was the cause, from the logbooks and the exit codes of those that failed (rank -> code)."""
+    said = {rank: found for rank in range(processes) if (found := logbook.read(directory, rank)) is not None}
+    killed = [rank for rank, code in codes.items() if code < 0 and -code != signal.SIGTERM]
+    if killed:
+        rank = min(killed)
+        loss = said[rank][0] if rank in said else Loss(rank)
+        return replace(loss, reason=f"was killed by {signal.Signals(-codes[rank]).name}")
+    for own in (True, False):
+        for rank in sorted(said, key=lambda r: (r not in codes, r)):
+            if said[rank][1] is own:
+                return said[rank][0]
+    rank = min(codes, default=0)
+    loss = said[rank][0] if rank in said else Loss(rank)
+    return replace(loss, reason=f"ended with exit code {codes.get(rank, 1)}")
+
+
+@contextmanager
+def _environment(settings: dict[str, str]) -> Iterator[None]:
+    """For the processes started inside."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The elastic launcher's own account of a failure spans a page and does not know what a role is."""
+    logger = logging.getLogger("torch.distributed.elastic")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,39 @@
+"""What is said of a rank that is gone, and the error that says it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+class PeerLost(RuntimeError):
+    """A message did not come or could not be delivered; says who waited for what from whom."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A rank that ended before its time."""
+
+    rank: int
+    role: str = ""
+    instruction: str = ""
+    """The last one it began; empty between steps or if unknown."""
+    step: int = -1
+    reason: str = "died"
+    """What became of it: its error, the signal that killed it, or silence."""
+
+    def __str__(self) -> str:
+        role = f" ({self.role})" if self.role else ""
+        where = ""
+        if self.instruction:
+            where = f" in {self.instruction}"
+        if self.step >= 0:
+            where += f" of step {self.step}"
+        return f"rank {self.rank}{role} {self.reason}{where}"
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Loss:
+        return cls(**json.loads(text))

@@ -1,0 +1,95 @@
+"""Out of memory: an error that says which rank, stage and instruction, what was held, and which plan would need half.
+
+Knows what an executor holds; nothing of how it came there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from halocline.plan.plan import Plan
+from halocline.runtime.stage import Held
+from halocline.schedule.instruction import COMPUTE, Instruction
+
+
+class OutOfMemory(RuntimeError):
+    """This rank's memory does not suffice for its part of the plan."""
+
+    def __init__(
+        self,
+        rank: int,
+        device: torch.device,
+        instruction: Instruction,
+        plan: Plan,
+        samples: Sequence[int],
+        held: Mapping[tuple[int, int, int], Held],
+        sent: Sequence[Tensor],
+        parameters: Iterable[Tensor],
+    ) -> None:
+        owned = list({id(p): p for p in parameters}.values())
+        weights = _bytes(owned)
+        gradients = _bytes([p.grad for p in owned if p.grad is not None])
+        edges = _bytes([t for h in held.values() for t in (*h.inputs, *h.outputs)])
+        parts = [
+            f"{_readable(weights)} of parameters and {_readable(gradients)} of gradients",
+            f"{len(held)} microbatches at work with {_readable(edges)} of inputs and outputs",
+            f"{_readable(_bytes(sent))} being sent",
+        ]
+        if device.type == "cuda":
+            allocated = torch.cuda.memory_allocated(device)
+            parts.append(f"{_readable(allocated)} of GPU memory in all")
+        stage = f"stage {instruction.stage} " if instruction.kind in COMPUTE else ""
+        super().__init__(
+            f"rank {rank} is out of memory on {device} in {instruction} ({stage}holds {', '.join(parts)}): "
+            f"{advice(plan, instruction, samples, weights + gradients > edges, len(held))}"
+        )
+
+
+def advice(plan: Plan, instruction: Instruction, samples: Sequence[int], weights_weigh_more: bool, held: int) -> str:
+    """A change of the plan that halves what weighs most on this rank."""
+    stage = plan.stages[instruction.stage]
+    name = f"stages[{instruction.stage}]"
+    layers = stage.layers[1] - stage.layers[0]
+    if weights_weigh_more and layers > 1:
+        return (
+            f"parameters weigh most: cut {name} ({layers} layers) into two stages of {layers - layers // 2} and "
+            f"{layers // 2} layers"
+        )
+    largest = max(samples, default=1)
+    if largest > 1:
+        return (
+            f"activations weigh most: {2 * plan.microbatches} microbatches instead of {plan.microbatches} halve them "
+            f"({largest} -> {-(-largest // 2)} samples each)"
+        )
+    if not stage.recompute:
+        return f"activations weigh most and a microbatch is one sample: set {name}.recompute to keep inputs only"
+    rows, columns = (*stage.tiles, 1, 1)[:2]
+    wider = (rows, 2 * columns) if columns <= rows else (2 * rows, columns)
+    return (
+        f"activations weigh most and a microbatch is one sample: give {name} tiles = {list(wider)} instead of "
+        f"{list(stage.tiles)}"
+    )
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an allocator, and not something else, has failed."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "not enough memory" in text)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """Of the memory behind tensors, counted once."""
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def _readable(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    raise AssertionError
