@@ -74,6 +74,20 @@ def test_is_exact_or_refused(name: str, grid: str) -> None:
     assert_exact(case.call, case.shapes, cuts=cuts, plain=plain)
 
 
+@pytest.mark.parametrize("name", [n for n, c in FUNCTIONAL.items() if hasattr(F, n) and not c.random | c.refused])
+def test_can_be_written_in_place_as_on_one_device(name: str) -> None:
+    """An activation in place after any function: autograd refuses some results of custom functions."""
+    case = FUNCTIONAL[name]
+
+    def call(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        outputs = case.call(*tensors)
+        listed = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        return [F.leaky_relu_(o, 0.1) if o.dtype.is_floating_point else o for o in listed]
+
+    plain = [image(s, 8).requires_grad_() for s in case.plain]
+    assert_exact(call, case.shapes, cuts=GRIDS["1x3"](case), plain=plain)
+
+
 def draw(name: str) -> None:
     """A random function on this process's rank, against one device with the same seed."""
     case = FUNCTIONAL[name]

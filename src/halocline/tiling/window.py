@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from halocline.tiling import overlapping
 from halocline.tiling.boxes import Reach, shape, slices
+from halocline.tiling.exchanger import Wait
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
 from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, trial, worth_trying
@@ -238,7 +239,8 @@ def _backward_in_parts(
             extra = [
                 new if old is None else old + new if new is not None else old for old, new in zip(extra, found[1:])
             ]
-    wait, returned = None, []
+    wait: Wait | None = None
+    returned: list[Tensor] = []
     if wanted[0]:
         wait, returned = way.start_strips_back(returns, source, where.source.exchanger)
     grads = list(operator.backward(grad, source, parts.alone, params, wanted))

@@ -31,7 +31,8 @@ def _folded(x: Tensor) -> list[Tensor]:
 
 
 def _unfolded(parts: Sequence[Tensor], like: Tensor) -> Tensor:
-    return parts[0].view(like.shape) if len(parts) == 1 else torch.cat(list(parts))
+    # Not a view to autograd, which would not let an activation work on it in place; nothing else sees parts[0].
+    return torch.ops.aten._unsafe_view(parts[0], like.shape) if len(parts) == 1 else torch.cat(list(parts))
 
 
 class _GroupNorm(torch.autograd.Function):
