@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -9,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halocline.plan import Plan
-from halocline.runtime import Engine
+from halocline.runtime import Engine, World
 from halocline.runtime.boundary import sample_cuts
-from halocline.runtime.layers import one_device
+from halocline.runtime.layers import derived_seed, one_device
 
 
 class Pair(nn.Module):
@@ -71,6 +73,53 @@ def pairs() -> list[Any]:
     ]
 
 
+class Down(nn.Module):
+    """To half the size, with the way around it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, 2 * channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, F.max_pool2d(F.relu(self.conv(x)), 2)
+
+
+class Deep(nn.Module):
+    """Works on the smaller of two; the other passes by."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(*layers)
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return pair[0], self.inner(pair[1])
+
+
+class Up(nn.Module):
+    """Back to the full size, joined with what passed by."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(2 * channels, channels, 2, 2)
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        return torch.cat([pair[0], F.interpolate(self.up(pair[1]), size=pair[0].shape[2:], mode="bilinear")], 1)
+
+
+def dense() -> list[Any]:
+    """Eight layers of a small U-Net with dropout: a class for every pixel."""
+    return [
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU()),
+        lambda: Down(4),
+        lambda: Deep(nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()),
+        lambda: Deep(nn.Dropout(0.2), nn.BatchNorm2d(8)),
+        lambda: Up(4),
+        lambda: nn.Sequential(nn.Conv2d(8, 6, 3, padding=1), nn.ReLU()),
+        lambda: nn.Sequential(nn.Dropout2d(0.2), nn.Conv2d(6, 6, 3, padding=1, padding_mode="reflect")),
+        lambda: nn.Conv2d(6, 5, 1),
+    ]
+
+
 def mlp() -> list[Any]:
     """Eight layers on vectors, with dropout."""
     return [lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Dropout(0.2)) for _ in range(7)] + [
@@ -78,19 +127,29 @@ def mlp() -> list[Any]:
     ]
 
 
-MODELS = {"cnn": (cnn, (3, 21, 18)), "pairs": (pairs, (3, 17, 16)), "mlp": (mlp, (6,))}
+MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "cnn": (cnn, (3, 21, 20)),
+    "pairs": (pairs, (3, 17, 16)),
+    "dense": (dense, (3, 13, 14)),
+    "mlp": (mlp, (6,)),
+}
 
 
 def batch(model: str, samples: int, step: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1000 * step + samples)
-    x = torch.randn((samples, *MODELS[model][1]), generator=generator, dtype=torch.float64)
-    return x, torch.randint(0, 5, (samples,), generator=generator)
+    shape = (samples, *MODELS[model][1])
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    places = (samples, *shape[2:]) if model == "dense" else (samples,)
+    return x, torch.randint(0, 5, places, generator=generator)
 
 
-def reference(model: str, plan: Plan, sizes: list[int]) -> tuple[nn.Sequential, list[float], list[dict[str, Tensor]]]:
+Reference = tuple[list[float], list[dict[str, Tensor]], dict[str, Tensor], dict[str, Tensor]]
+"""Losses, gradients by step; parameters and buffers at the end."""
+
+
+@lru_cache(maxsize=256)
+def reference(model: str, replicas: int, microbatches: int, sizes: tuple[int, ...]) -> Reference:
     """The same steps on one device, the microbatches of all replicas one after the other."""
-    from halocline.runtime.layers import derived_seed
-
     net = one_device(MODELS[model][0](), seed=3).double()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     losses, gradients = [], []
@@ -98,8 +157,8 @@ def reference(model: str, plan: Plan, sizes: list[int]) -> tuple[nn.Sequential, 
         x, y = batch(model, samples, step)
         optimizer.zero_grad()
         total, number = 0.0, 0
-        for begin, end in sample_cuts(samples, plan.replicas):
-            for a, b in sample_cuts(end - begin, plan.microbatches):
+        for begin, end in sample_cuts(samples, replicas):
+            for a, b in sample_cuts(end - begin, microbatches):
                 value: Any = x[begin + a : begin + b]
                 for name, layer in net.named_children():
                     torch.manual_seed(derived_seed(3, step, name, number))
@@ -111,15 +170,20 @@ def reference(model: str, plan: Plan, sizes: list[int]) -> tuple[nn.Sequential, 
         gradients.append({n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None})
         optimizer.step()
         losses.append(total)
-    return net, losses, gradients
+    parameters = {name: p.detach() for name, p in net.named_parameters()}
+    return losses, gradients, parameters, dict(net.named_buffers())
+
+
+@cache
+def world() -> World:
+    """One world for all plans of this process, so that groups are made once."""
+    return World.join(deadline=20)
 
 
 def compare(model: str, text: str, sizes: list[int], **options: Any) -> dict[str, float]:
     """Run the plan here and report the largest relative differences from one device."""
     plan = Plan.from_toml(text)
-    from halocline.runtime import World
-
-    options.setdefault("world", World.join(deadline=15))
+    options.setdefault("world", world())
     engine = Engine(
         plan,
         MODELS[model][0](),
@@ -129,7 +193,7 @@ def compare(model: str, text: str, sizes: list[int], **options: Any) -> dict[str
         dtype=torch.float64,
         **options,
     )
-    net, losses, gradients = reference(model, plan, sizes)
+    losses, gradients, parameters, buffers = reference(model, plan.replicas, plan.microbatches, tuple(sizes))
     worst = {"loss": 0.0, "gradient": 0.0, "parameter": 0.0, "buffer": 0.0}
 
     def note(what: str, ours: Tensor, theirs: Tensor) -> None:
@@ -143,9 +207,20 @@ def compare(model: str, text: str, sizes: list[int], **options: Any) -> dict[str
             assert (parameter.grad is None) == (name not in gradients[step]), name
             if parameter.grad is not None:
                 note("gradient", parameter.grad, gradients[step][name])
-    parameters, buffers = dict(net.named_parameters()), dict(net.named_buffers())
     for name, parameter in engine.named_parameters():
-        note("parameter", parameter.detach(), parameters[name].detach())
+        note("parameter", parameter.detach(), parameters[name])
     for name, buffer in engine.named_buffers():
         note("buffer", buffer.double(), buffers[name].double())
     return worst
+
+
+def compare_all(cases: list[tuple[str, str, list[int]]]) -> list[dict[str, float] | str]:
+    """`compare` for one plan after the other, up to the first that fails, whose traceback is the last answer."""
+    found: list[dict[str, float] | str] = []
+    for case in cases:
+        try:
+            found.append(compare(*case))
+        except Exception:
+            found.append(traceback.format_exc())
+            break
+    return found

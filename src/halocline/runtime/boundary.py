@@ -75,14 +75,18 @@ def aligned_cuts(source: Cuts, parts: int) -> Cuts:
 
 
 def wanted(crossing: Crossing, stage: Stage) -> Crossing:
-    """The same tensor as the team of `stage` wants it: batch cut by its lanes, image dims by its tiles."""
+    """The same tensor as the team of `stage` wants it: batch cut by its lanes, image dims by its tiles.
+
+    What is no image cannot be cut into tiles: every rank of a team with tiles wants all of it.
+    """
     have = dict(crossing.cuts)
     cuts: list[tuple[int, Cuts]] = []
-    ndim = len(crossing.size)
+    ndim, dims = len(crossing.size), len(stage.tiles)
+    if stage.tile_count > 1 and ndim < dims + 2:
+        return Crossing(crossing.size, crossing.dtype, crossing.differentiable)
     if stage.lanes > 1 and ndim:
         cuts.append((BATCH, _cut(have, BATCH, crossing.size[BATCH], stage.lanes)))
-    dims = len(stage.tiles)
-    if stage.tile_count > 1 and ndim >= dims + 2:
+    if stage.tile_count > 1:
         for offset, parts in enumerate(stage.tiles):
             dim = ndim - dims + offset
             cuts.append((dim, _cut(have, dim, crossing.size[dim], parts)))

@@ -20,6 +20,7 @@ from halocline.plan.stage import Stage
 from halocline.runtime.boundary import BATCH, Crossing, positions
 from halocline.runtime.layers import derived_seed
 from halocline.tiling.exchanger import Exchanger, NoCommunication
+from halocline.tiling.fusion import prefetched
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
 
@@ -72,7 +73,9 @@ class StageRunner:
         """Between the ranks of the team; None where one rank has the stage for itself."""
         self.order = tuple(order)
         """Member of the team -> its rank in the exchanger (groups sort their ranks; a mirrored team descends)."""
-        self.options, self.fused, self.loss = options, fused, loss
+        self.options, self.loss = options, loss
+        self.fused = fused if stage.tile_count > 1 else 0
+        """How many layers share one halo exchange; 0: each operator has its own."""
         self._specs: dict[tuple[Crossing, bool], TileSpec] = {}
 
     @property
@@ -124,9 +127,8 @@ class StageRunner:
                 inputs.append(self._wrap(fake, crossing, exchanger))
             value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
             for name, layer in self.layers:
-                state = {
-                    key: mode.from_tensor(tensor) for key, tensor in (*layer.named_parameters(), *layer.named_buffers())
-                }
+                given = (*layer.named_parameters(), *layer.named_buffers())
+                state: dict[str, Tensor] = {key: mode.from_tensor(tensor) for key, tensor in given}
                 value = functional_call(layer, state, (value,))
                 as_tensors(value, name)
         return tuple(crossing_of(t) for t in as_tensors(value, self.layers[-1][0]))
@@ -141,7 +143,9 @@ class StageRunner:
         with torch.set_grad_enabled(grad), self._autocast():
             tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(held.inputs, held.received)]
             value: Any = tiles[0] if len(tiles) == 1 else tuple(tiles)
-            for name, layer in self.layers:
+            for number, (name, layer) in enumerate(self.layers):
+                if self.fused and number % self.fused == 0:
+                    value = prefetched([layer for _, layer in self.layers[number : number + self.fused]], value)
                 torch.random.default_generator.manual_seed(derived_seed(self.options.seed, step, name, microbatch))
                 value = layer(value)
             if self.loss is None:

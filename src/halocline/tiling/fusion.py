@@ -93,6 +93,14 @@ def run_fused(modules: Sequence[nn.Module], *inputs: Any) -> Any:
     return out
 
 
+def prefetched(modules: Sequence[nn.Module], value: Any) -> Any:
+    """`value`, a tensor or a tuple of them, holding what the modules need when they run on it one after the other.
+
+    For those who run the modules themselves; `run_fused` does both.
+    """
+    return _prefetch(modules, (value,))[0]
+
+
 def _on_fused_entry(module: nn.Module, args: Any, kwargs: Any) -> Any:
     if not kwargs:
         return _prefetch([module], args), kwargs

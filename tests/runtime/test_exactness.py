@@ -1,0 +1,163 @@
+"""Exactness: steps under every kind of plan equal the same steps on one device, with real processes over gloo.
+
+The matrix is every schedule x every shape of team; what else can vary (the model, recomputation, fused halos, the
+sizes of batches) goes round from one plan to the next, so that each meets many others.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tiling")]
+
+from check_plans import compare_all
+from ranks import on_processes
+
+from halocline.plan import SCHEDULES, Plan, Stage
+
+Case = tuple[str, str, list[int]]
+"""Model, plan, batch sizes of the steps."""
+Team = dict[str, object]
+
+ONE: Team = {}
+LANES: Team = {"lanes": 2}
+
+
+def tiles(*grid: int, lanes: int = 1) -> Team:
+    return {"tiles": grid, "lanes": lanes}
+
+
+SHAPES: dict[str, list[Team]] = {
+    "plain": [ONE, ONE, ONE, ONE],
+    "2x2": [tiles(2, 2), ONE, ONE],
+    "1x3": [tiles(1, 3), ONE],
+    "2x2 to 1x2": [tiles(2, 2), tiles(1, 2)],
+    "lanes": [ONE, LANES, ONE],
+}
+FOR_CHIMERA: dict[str, list[Team]] = {  # which wants an even number of stages
+    "2x2": [tiles(2, 2), LANES, ONE, ONE],
+    "lanes": [LANES, LANES],
+}
+
+
+def plan_of(
+    teams: list[Team],
+    schedule: str = "1f1b",
+    microbatches: int = 4,
+    pipes: int = 1,
+    replicas: int = 1,
+    recompute: bool = False,
+    fused: int = 0,
+    layers: int = 8,
+) -> Plan:
+    """The plan whose stages share the layers as evenly as they go."""
+    chunks = 2 if schedule == "interleaved" else 1
+    teams = teams * chunks
+    recompute = recompute or schedule == "early-recompute-1f1b"
+    ends = [layers * (i + 1) // len(teams) for i in range(len(teams))]
+    stages = [
+        Stage((start, end), recompute=recompute and i < len(teams) - 1, **team)  # type: ignore[arg-type]
+        for i, (start, end, team) in enumerate(zip([0, *ends], ends, teams))
+    ]
+    pipes = 2 if schedule in ("gems", "chimera") else pipes
+    if schedule == "interleaved":
+        microbatches = max(2, 4 // (len(teams) // 2)) * (len(teams) // 2)
+    return Plan(tuple(stages), schedule, microbatches, pipes, replicas, chunks, fused=fused)
+
+
+def matrix() -> list[tuple[str, Case]]:
+    found = []
+    turn = count()
+    for schedule in (*SCHEDULES, "capped, two pipes"):
+        for shape, teams in SHAPES.items():
+            n = next(turn)
+            name, _, rest = schedule.partition(", ")
+            if name == "chimera":
+                teams = FOR_CHIMERA.get(shape, teams)
+            plan = plan_of(
+                teams,
+                name,
+                pipes=2 if rest else 1,
+                recompute=n % 2 == 1,
+                fused=(0, 2, 3)[n % 3] if "x" in shape else 0,
+            )
+            model = ("cnn", "pairs", "dense")[n % 3] if "x" in shape else ("cnn", "pairs", "mlp", "dense")[n % 4]
+            m = plan.microbatches
+            sizes = [[2 * m, m + 1], [m + 1, 2 * m], [2 * m, 2 * m]][n % 3]
+            found.append((f"{schedule}, {shape}", (model, plan.to_toml(), sizes)))
+    return found
+
+
+def special() -> list[tuple[str, Case]]:
+    """What the matrix does not say."""
+
+    def case(model: str, sizes: list[int], teams: list[Team], schedule: str = "1f1b", **fields: int) -> Case:
+        return model, plan_of(teams, schedule, **fields).to_toml(), sizes  # type: ignore[arg-type]
+
+    both = tiles(1, 2, lanes=2)
+    return [
+        ("two replicas", case("cnn", [8, 9], [ONE, ONE], replicas=2, microbatches=2)),
+        ("two replicas of 1x3", case("cnn", [8, 5], [tiles(1, 3), ONE], replicas=2, microbatches=2)),
+        ("two replicas, dense, D2", case("dense", [8, 5], [tiles(1, 3), ONE], replicas=2, microbatches=2, fused=4)),
+        ("two replicas of gems", case("pairs", [8, 5], [ONE, ONE, ONE], "gems", replicas=2, microbatches=2)),
+        ("two replicas of chimera", case("cnn", [8, 5], [ONE, ONE], "chimera", replicas=2, microbatches=2)),
+        ("two replicas of lanes", case("dense", [9, 8], [LANES, ONE, ONE], replicas=2, microbatches=2)),
+        ("four replicas", case("cnn", [8, 6], [ONE], replicas=4, microbatches=1)),
+        ("only tiles", case("cnn", [4, 3], [tiles(2, 2)], "layer", microbatches=2)),
+        ("only tiles, dense", case("dense", [4, 3], [tiles(2, 2)], "gpipe", microbatches=2)),
+        ("only tiles, dense, D2", case("dense", [4, 3], [tiles(2, 2)], "gpipe", microbatches=2, fused=8)),
+        ("only lanes", case("cnn", [8, 5], [{"lanes": 4}], "gpipe", microbatches=2)),
+        ("only lanes, vectors", case("mlp", [8, 5], [{"lanes": 4}], "1f1b", microbatches=2)),
+        ("only lanes, dense", case("dense", [8, 5], [{"lanes": 4}], "zb-h1", microbatches=2)),
+        ("more lanes than samples", case("cnn", [4, 3], [{"lanes": 4}], "gpipe", microbatches=1)),
+        ("lanes of tiles", case("cnn", [8, 5], [both], "gpipe", microbatches=2)),
+        ("lanes of tiles, dense", case("dense", [8, 5], [both], "gpipe", microbatches=2)),
+        ("lanes of tiles, D2", case("pairs", [8, 5], [both], "1f1b", microbatches=2, fused=2)),
+        ("lanes of tiles to lanes", case("cnn", [8, 5], [both, LANES])),
+        ("lanes of tiles to tiles", case("pairs", [8, 5], [both, tiles(2, 1)])),
+        ("tiles to lanes", case("pairs", [8, 5], [tiles(1, 2), LANES])),
+        ("lanes to tiles", case("dense", [8, 5], [LANES, tiles(1, 2)])),
+        ("lanes to other lanes", case("dense", [8, 10], [LANES, {"lanes": 3}, ONE])),
+        ("gems with lanes of tiles", case("pairs", [8, 5], [both, ONE, ONE], "gems")),
+        ("one rank to tiles", case("dense", [8, 5], [ONE, tiles(1, 3)])),
+        ("one rank to tiles to one rank", case("pairs", [8, 5], [ONE, tiles(1, 2), ONE])),
+        ("tiles to other tiles", case("dense", [8, 5], [tiles(1, 3), tiles(2, 1), ONE])),
+        ("tiles to more tiles", case("dense", [8, 5], [tiles(1, 2), tiles(2, 2)])),
+        ("gems, tiles to other tiles", case("pairs", [8, 5], [tiles(1, 3), tiles(2, 1), ONE], "gems")),
+        ("gems in two passes", (*case("cnn", [8, 5], [ONE] * 4, "gems"),)),
+        ("tiles in rows", case("cnn", [8, 5], [tiles(4, 1)], microbatches=2)),
+        ("tiles deep in the model", case("cnn", [8, 5], [ONE, ONE, tiles(1, 2)], microbatches=4)),
+    ]
+
+
+CASES = [*matrix(), *special()]
+
+
+def world_size(case: Case) -> int:
+    return Plan.from_toml(case[1]).world_size
+
+
+def _calls() -> list[tuple[int, list[int]]]:
+    """(processes, numbers of cases): few calls, as each wakes all processes."""
+    by_size: dict[int, list[int]] = {}
+    for number, (_, case) in enumerate(CASES):
+        by_size.setdefault(world_size(case), []).append(number)
+    return [(size, some[i : i + 8]) for size, some in sorted(by_size.items()) for i in range(0, len(some), 8)]
+
+
+def test_the_matrix_is_large_enough() -> None:
+    assert len(CASES) >= 60
+    assert {world_size(case) for _, case in CASES} == {4, 6, 8}
+
+
+@pytest.mark.parametrize(("size", "numbers"), _calls())
+def test_steps_equal_one_device(size: int, numbers: list[int]) -> None:
+    answers = on_processes(size, compare_all, [CASES[n][1] for n in numbers])
+    for rank, found in enumerate(answers):
+        for n, worst in zip(numbers, found):
+            assert isinstance(worst, dict), f"{CASES[n][0]} on rank {rank} of {size}:\n{worst}"
+            assert max(worst.values()) < 1e-10, f"{CASES[n][0]} on rank {rank} of {size}: {worst}"
