@@ -2,8 +2,9 @@
 
 Knows geometry and routes; the arithmetic is the `LocalOperator`'s.
 
-For the backward it keeps the tile as its producer made it (the same storage) and the received strips, never the padded
+For the backward it keeps the tile as its producer made it (the same storage) and the received strips, not the padded
 input: that is rebuilt when its gradient is due. So a tile saves no more than one device's share of the activations.
+(Tiles of a few thousand values are the exception: there it is Python's time that counts.)
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from halocline.tiling.route import Route, index
 from halocline.tiling.tensor import TileTensor
 
 Grads = Sequence[Tensor | None]
+SMALL = 1 << 15
+"""Values of a tile up to which its padded copy is kept for the backward after all: that is faster than making it anew,
+and so small a copy does not matter."""
 
 
 class LocalOperator(Protocol):
@@ -87,7 +91,10 @@ def windowed(
     where = geometry(x.spec, reaches, own_padding)
     if where.plain:
         return TileTensor.wrap(operator.forward(x.local, where, params), where.out)
-    task = Task(where, reaches, operator, fill, linear, POLICY())
+    policy = POLICY()
+    if policy != "always" and not where.empty and x.local.numel() <= SMALL:
+        return TileTensor.wrap(operator.forward(_PAD(x.local, where, fill), where, params), where.out)
+    task = Task(where, reaches, operator, fill, linear, policy)
     return TileTensor.wrap(_APPLY(x.local, task, *params), where.out)
 
 
@@ -154,10 +161,42 @@ def _padded(task: Task, way: Route, source: Tensor, strips: Sequence[Tensor]) ->
     return source if way.same else assembly(task.where, task.where.padded).run(source, strips, way, task.fill)
 
 
+class _Pad(torch.autograd.Function):
+    """The padded input of a small tile; the operator then runs on it as on any tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, where: Geometry, fill: float) -> Tensor:
+        ctx.where = where
+        way = halo_route(where)
+        strips: list[Tensor] = []
+        if where.exchange:
+            wait, strips = way.start(source, where.source.exchanger)
+            wait()
+        padded = assembly(where, where.padded).run(source, strips, way, fill)
+        return padded.view_as(padded) if padded is source else padded
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _return_halo(ctx.where, grad), None, None
+
+
+def _return_halo(where: Geometry, grad_padded: Tensor) -> Tensor:
+    """The gradient of the tile, from that of the padded input: the halo's part goes back to its owners."""
+    way = halo_route(where)
+    returned: list[Tensor] = []
+    if where.exchange:
+        wait, returned = way.start_back(grad_padded, where.source.exchanger)
+        wait()
+    return way.accumulate(grad_padded, shape(where.source.held), returned)
+
+
 class _Windowed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, source: Tensor, task: Task, *params: Tensor | None) -> Tensor:
         out, strips, parts = _compute(task, source, params)
+        if out._is_view():  # of what nothing else sees; autograd would let no activation work on it in place
+            out = torch.ops.aten._unsafe_view(out, out.shape)
         ctx.task, ctx.strips, ctx.parts = task, len(strips), parts
         ctx.save_for_backward(source, *strips, *params)
         return out
@@ -176,6 +215,7 @@ class _Windowed(torch.autograd.Function):
 
 
 # Function.apply, without its search for functorch's transforms, which a tile does not go through.
+_PAD: Callable[..., Tensor] = super(torch.autograd.Function, _Pad).apply
 _APPLY: Callable[..., Tensor] = super(torch.autograd.Function, _Windowed).apply
 
 
@@ -201,11 +241,7 @@ def _backward(
     if wanted[0]:
         grad_padded = grads[0]
         assert grad_padded is not None
-        returned: list[Tensor] = []
-        if where.exchange:
-            wait, returned = way.start_back(grad_padded, where.source.exchanger)
-            wait()
-        grads[0] = way.accumulate(grad_padded, shape(where.source.held), returned)
+        grads[0] = _return_halo(where, grad_padded)
     return grads
 
 
