@@ -5,6 +5,7 @@ Builds what this rank holds, learns the shapes at the boundaries, runs the execu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,10 @@ from torch import Tensor, nn
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.runtime.boundary import sample_cuts
+from halocline.runtime.environment import command
 from halocline.runtime.executor import Executor, StepWork
+from halocline.runtime.finite import POLICIES, NotFinite, Search, story
+from halocline.runtime.launch import join, stop
 from halocline.runtime.layers import Layer, build, named_layers
 from halocline.runtime.relay import Relay
 from halocline.runtime.stage import Loss, Options, StageRunner
@@ -37,6 +41,8 @@ class StepResult:
     samples: int
     microbatch_losses: tuple[float, ...] = ()
     """This replica's, on the ranks of the last stage only."""
+    skipped: bool = False
+    """The loss was not finite, and nothing was changed."""
 
 
 class Engine:
@@ -45,6 +51,7 @@ class Engine:
     `layers` is an nn.Sequential, or a list of modules or of functions that make them; each takes what the one before
     returns (a tensor or a tuple of tensors). `loss(output, target)` is a mean over samples. `optimizer` makes an
     optimizer from parameters, e.g. `lambda p: torch.optim.SGD(p, lr=0.1)`; without one, gradients are left in `.grad`.
+    A loss that is not finite stops every rank before anything is updated, or with `nan="skip"` leaves the step out.
     `timeline` names a directory to which each rank writes when it did what; `halocline timeline` reads it.
     """
 
@@ -61,12 +68,18 @@ class Engine:
         autocast: torch.dtype | None = None,
         channels_last: bool = False,
         clip: float | None = None,
+        nan: str = "stop",
         timeline: str | Path | None = None,
     ) -> None:
         self.plan, self.layout = plan, Layout(plan)
-        self.world = world or World.join()
-        named = named_layers(layers)
+        self.world = world or join()
+        if nan not in POLICIES:
+            raise ValueError(f"nan={nan!r} is no policy: use {' or '.join(map(repr, POLICIES))}")
+        self.nan = nan
+        named = self.named = named_layers(layers)
         self._check(named)
+        self._loss, self._skipped = 0.0, False
+        self._kept: list[Tensor] = []
         self.schedule = generate(plan)
         self.options = Options(seed, autocast, channels_last)
         self.clip = clip
@@ -95,6 +108,8 @@ class Engine:
             self.statistics,
             self.relay.entering,
         )
+        roles = ", ".join(map(str, self.layout.roles(self.world.rank)))
+        self.world.logbook.begin(roles, self.executor.instructions)
         if isinstance(self.executor, TimedExecutor) and timeline is not None:
             self.executor.record(Recorder(timeline, self.world.rank, plan, self.world.device))
 
@@ -110,7 +125,7 @@ class Engine:
         if self.world.size != plan.world_size:
             raise ValueError(
                 f"the plan needs {plan.world_size} processes and {self.world.size} are running: start it with "
-                f"torchrun --nproc-per-node {plan.world_size}"
+                f"{command(self.world.launcher, plan.world_size)}, or change the plan"
             )
         for number, stage in enumerate(plan.stages):
             if stage.tensor > 1:
@@ -211,20 +226,36 @@ class Engine:
             (lambda m: [t[cuts[m][0] : cuts[m][1]] for t in tensors]) if tensors else None,
             (lambda m: _take(targets, *cuts[m], self.world.device)) if targets is not None else None,
         )
-        self.relay.learn(tensors, sorted(set(work.samples), reverse=True))
         state = torch.random.get_rng_state()
+        try:
+            self.relay.learn(tensors, sorted(set(work.samples), reverse=True))
+            self._remember()
+            self._run(work, lambda: self._finish(work))
+        except NotFinite:
+            raise  # on every rank alike: nobody waits
+        except Exception as error:
+            stop(self.world, error)
+            raise
+        finally:
+            torch.random.set_rng_state(state)
+        self.steps += 1
+        losses = tuple(float(work.losses[m]) for m in sorted(work.losses))
+        return StepResult(self._loss, work.total, losses, self._skipped)
+
+    def _run(self, work: StepWork, finish: Callable[[], None]) -> None:
         for parameter in self.parameters():
             parameter.grad = None
         for statistics in self.statistics.values():
             statistics.begin()
-        try:
-            self.executor.run(work, self._finish)
-        finally:
-            torch.random.set_rng_state(state)
-        self.steps += 1
-        return self._result(work)
+        self.executor.run(work, finish)
 
-    def _finish(self) -> None:
+    def _finish(self, work: StepWork) -> None:
+        parts = self._losses(work)
+        self._loss = float(parts.sum())
+        self._skipped = not math.isfinite(self._loss)
+        if self._skipped:
+            self._not_finite(work, parts)
+            return
         for stage, statistics in self.statistics.items():
             # Of the copies, one rank each speaks: tiles and lanes of a team hold equal terms.
             flat = statistics.flat()
@@ -253,15 +284,53 @@ class Engine:
                 if parameter.grad is not None:
                     parameter.grad.mul_(limit / (norm + 1e-6))
 
-    def _result(self, work: StepWork) -> StepResult:
-        total = torch.zeros((), dtype=torch.float64, device=self.world.device)
+    def _losses(self, work: StepWork) -> Tensor:
+        """What each microbatch of the step (all replicas) adds to the loss; the same on every rank."""
+        parts = torch.zeros(self.plan.microbatches * self.plan.replicas, dtype=torch.float64, device=self.world.device)
         last = len(self.plan.stages) - 1
         for microbatch, loss in work.losses.items():
             team = self.layout.team(self.plan.pipe_of(microbatch), last, self.replica)
             if self.world.rank == team[0]:
-                total += loss.double() * (work.samples[microbatch] / work.total)
-        mine = tuple(float(work.losses[m]) for m in sorted(work.losses))
-        return StepResult(float(self.world.sum(total)), work.total, mine)
+                parts[work.first + microbatch] = loss * (work.samples[microbatch] / work.total)
+        return self.world.sum(parts, label="sum of losses")
+
+    # -- a loss that is not finite -------------------------------------------------------------------------------
+
+    def _remember(self) -> None:
+        """Keep the buffers as they are, for a step that will be left out."""
+        if self.nan == "skip":
+            buffers = [b for _, b in self.named_buffers()]
+            if not self._kept:
+                self._kept = [torch.empty_like(b) for b in buffers]
+            for kept, buffer in zip(self._kept, buffers):
+                kept.copy_(buffer)
+
+    def _not_finite(self, work: StepWork, parts: Tensor) -> None:
+        """Leave the step out, or stop every rank and say where it began."""
+        if self.nan == "skip":
+            for kept, (_, buffer) in zip(self._kept, self.named_buffers()):
+                buffer.copy_(kept)
+            for parameter in self.parameters():
+                parameter.grad = None
+            return
+        number = int((~torch.isfinite(parts)).nonzero()[0])
+        replica, microbatch = divmod(number, self.plan.microbatches)
+        search = Search(self.executor, self.modules, microbatch if replica == self.replica else None)
+        with search.looking():
+            self._run(work, lambda: None)
+        # Of all ranks the earliest place counts: 2 x layer for a layer's output, one less for its input.
+        names = [name for name, _ in self.named]
+        found = torch.zeros(2 * len(names) + 1, dtype=torch.float64, device=self.world.device)
+        if search.first is not None:
+            stage, layer = search.first
+            found[2 * names.index(layer) + 1 if layer else 2 * self.plan.stages[stage].layers[0]] = 1
+        places = self.world.sum(found, label="sum of places").nonzero().flatten().tolist()
+        stage, name = len(self.plan.stages) - 1, None
+        if places:
+            layer_number, after = divmod(places[0], 2)
+            name = names[layer_number] if after else ""
+            stage = next(s for s, p in enumerate(self.plan.stages) if p.layers[0] <= layer_number < p.layers[1])
+        raise NotFinite(story(work.number, self._loss, stage, number, name))
 
 
 def _tensors(inputs: Any) -> list[Tensor]:

@@ -1,0 +1,98 @@
+"""Losses that are not finite: the policies, the error, and the search for the layer where it began.
+
+Knows layers, microbatches and executors; changes nothing of a step that goes well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from halocline.runtime.executor import Executor
+from halocline.schedule.instruction import FORWARD
+from halocline.tiling.tensor import TileTensor
+
+POLICIES = ("stop", "skip")
+
+
+class NotFinite(ArithmeticError):
+    """The loss of a step is NaN or infinite; parameters are as they were before the step."""
+
+
+class Search:
+    """Notes the first place of one microbatch's way where a value is not finite, while the step is run once more."""
+
+    def __init__(
+        self, executor: Executor, modules: Mapping[int, Sequence[tuple[str, nn.Module]]], microbatch: int | None
+    ) -> None:
+        self.executor, self.modules = executor, modules
+        self.microbatch = microbatch
+        """Counted in this replica; None if another replica has it."""
+        self.first: tuple[int, str] | None = None
+        """Stage and layer; the layer is empty where the stage's inputs are not finite already."""
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        hooks = []
+        for stage, layers in self.modules.items():
+            for number, (name, layer) in enumerate(layers):
+                if number == 0:
+                    hooks.append(layer.register_forward_pre_hook(self._before(stage)))
+                hooks.append(layer.register_forward_hook(self._after(stage, name)))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _mine(self, stage: int) -> bool:
+        now = self.executor.current
+        return (
+            self.first is None
+            and now is not None
+            and now.kind == FORWARD
+            and (now.stage, now.microbatch) == (stage, self.microbatch)
+        )
+
+    def _before(self, stage: int) -> Any:
+        def look(module: nn.Module, args: Any) -> None:
+            if self._mine(stage) and not _finite(args):
+                self.first = stage, ""
+
+        return look
+
+    def _after(self, stage: int, name: str) -> Any:
+        def look(module: nn.Module, args: Any, output: Any) -> None:
+            if self._mine(stage) and not _finite(output):
+                self.first = stage, name
+
+        return look
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_finite, value))
+    if isinstance(value, TileTensor):
+        value = value.owned
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return True
+    return bool(torch.isfinite(value.detach()).all())
+
+
+def story(step: int, loss: float, stage: int, microbatch: int, layer: str | None) -> str:
+    """What the error says. `layer` is where it began: "" for the inputs, None where only the loss is not finite."""
+    if layer is None:
+        began, fix = "every layer's output is finite, so the loss itself made it", "look at the loss and its targets"
+    elif layer:
+        began = f"it began in layer {layer}"
+        fix = "lower the learning rate, or clip gradients (clip=)"
+    else:
+        began, fix = "its inputs are not finite", "look at the data"
+    return (
+        f"the loss of step {step} is {loss}: microbatch {microbatch}, stage {stage}: {began}; {fix}, or pass "
+        f"nan='skip' to leave such steps out"
+    )
