@@ -310,7 +310,7 @@ class Executor:
         """The microbatch with its graph and the gradients of its outputs."""
         held = self.held[pipe, stage, microbatch]
         runner = self.runners[pipe, stage]
-        if self.layout.plan.stages[stage].recompute and not any(t.requires_grad for t in held.outputs):
+        if not held.recorded:
             self._recompute(Instruction(RECOMPUTE, pipe, stage, microbatch))
         if runner.loss is not None or held.gradients:
             return held

@@ -46,6 +46,8 @@ class Held:
     received: tuple[Crossing, ...]
     outputs: list[Tensor] = field(default_factory=list)
     """Local parts of what goes on, or the scaled loss on the last stage."""
+    recorded: bool = False
+    """Whether `outputs` know how they came about; not so when a recomputation is to follow."""
     target: Any = None
     gradients: list[Tensor | None] = field(default_factory=list)
     """Of the outputs; filled by what the next stage sends back."""
@@ -140,6 +142,7 @@ class StageRunner:
 
         Returns the unscaled loss there. `microbatch` is counted over all replicas, for the random numbers.
         """
+        held.recorded = grad
         with torch.set_grad_enabled(grad), self._autocast():
             tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(held.inputs, held.received)]
             value: Any = tiles[0] if len(tiles) == 1 else tuple(tiles)
