@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from halocline import tiling
+from halocline.tiling import window
 
 
 class Block(nn.Module):
@@ -53,8 +54,12 @@ def test_checkpointed_blocks_are_exact(checkpointed: tuple[bool, ...], grid: tup
     assert_exact(Network(checkpointed), (2, 3, 21, 18), grid=grid)
 
 
-@pytest.mark.parametrize("policy", ["never", "always"])
-def test_whatever_the_overlap(policy: tiling.Policy) -> None:
+@pytest.mark.parametrize("small", [0, 1 << 15])
+@pytest.mark.parametrize("policy", ["auto", "never", "always"])
+def test_whatever_the_overlap(policy: tiling.Policy, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recomputation runs outside of the `with`, under another policy; it must still save the same tensors."""
+    monkeypatch.setattr(window, "SMALL", small)
+
     class Under(Network):
         def forward(self, x: Tensor) -> Tensor:
             with tiling.overlap(policy):

@@ -3,12 +3,20 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ranks import assert_exact, on_threads
 from torch import nn
 
 from halocline import tiling
+from halocline.tiling import window
+
+
+@pytest.fixture(params=[0, window.SMALL], ids=["large", "small"], autouse=True)
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every test the way large tiles go, and the way small ones go."""
+    monkeypatch.setattr(window, "SMALL", request.param)
+
 
 GRIDS = {1: [(2,), (3,), (4,)], 2: [(1, 2), (3, 1), (2, 2), (2, 3)], 3: [(1, 1, 2), (2, 1, 2), (2, 2, 2)]}
 
@@ -48,7 +56,7 @@ def convolutions(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...], list[list
     return conv, (draw(st.integers(1, 2)), 2, *size), cuts, draw(st.sampled_from([0, 0, 1, 3, 6]))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(convolutions())
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 def test_convolution(case: tuple[nn.Module, tuple[int, ...], list[list[int]], int]) -> None:
@@ -56,7 +64,7 @@ def test_convolution(case: tuple[nn.Module, tuple[int, ...], list[list[int]], in
     assert_exact(conv, shape, cuts=cuts, margin=margin, tiled=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_pooling(data: st.DataObject) -> None:
     dims = data.draw(st.sampled_from([1, 2, 2, 3]))

@@ -30,14 +30,15 @@ Policy = Literal["auto", "never", "always"]
 _POLICY: ContextVar[Policy] = ContextVar("overlap policy", default="auto")
 POLICY = _POLICY.get
 
-SMALLEST = 1 << 12
-"""Values of a tile below which `auto` does not try: there is nothing to compute while a message travels."""
 TRIALS = 4
 
 
 @contextlib.contextmanager
 def overlap(policy: Policy) -> Iterator[None]:
-    """Inside it, exchanges overlap with computation `always`, `never`, or where that was measured to pay: `auto`."""
+    """Inside it, exchanges overlap with computation `always`, `never`, or where that was measured to pay: `auto`.
+
+    Always means wherever a tile is more than a few thousand values.
+    """
     if policy not in get_args(Policy):
         raise ValueError(f"overlap({policy!r}) is no policy; use one of {', '.join(get_args(Policy))}")
     token = _POLICY.set(policy)

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from halocline.tiling import overlapping
 from halocline.tiling.boxes import Reach, shape, slices
 from halocline.tiling.exchanger import Wait
 from halocline.tiling.geometry import Geometry, geometry
@@ -28,8 +27,8 @@ from halocline.tiling.tensor import TileTensor
 
 Grads = Sequence[Tensor | None]
 SMALL = 1 << 15
-"""Values of a tile up to which its padded copy is kept for the backward after all: that is faster than making it anew,
-and so small a copy does not matter."""
+"""Values of a tile up to which its padded copy is kept for the backward after all, and nothing overlaps: that is faster
+than making it anew, and so small a copy does not matter. Whatever the policy, since a recomputation must save alike."""
 
 
 class LocalOperator(Protocol):
@@ -91,10 +90,9 @@ def windowed(
     where = geometry(x.spec, reaches, own_padding)
     if where.plain:
         return TileTensor.wrap(operator.forward(x.local, where, params), where.out)
-    policy = POLICY()
-    if policy != "always" and not where.empty and x.local.numel() <= SMALL:
+    if x.local.numel() <= SMALL and not where.empty:
         return TileTensor.wrap(operator.forward(_PAD(x.local, where, fill), where, params), where.out)
-    task = Task(where, reaches, operator, fill, linear, policy)
+    task = Task(where, reaches, operator, fill, linear, POLICY())
     return TileTensor.wrap(_APPLY(x.local, task, *params), where.out)
 
 
@@ -119,7 +117,7 @@ def _compute(task: Task, source: Tensor, params: Sequence[Tensor | None]) -> tup
     parts, found, started = None, None, 0.0
     if task.policy == "always":
         parts = split(where, task.reaches)
-    elif task.policy == "auto" and source.numel() >= overlapping.SMALLEST:
+    elif task.policy == "auto":
         parts = split(where, task.reaches)
         if parts is not None:
             shapes = tuple(source.shape), *(tuple(p.shape) for p in params if p is not None)
