@@ -257,12 +257,7 @@ class Engine:
             self._not_finite(work, parts)
             return
         for stage, statistics in self.statistics.items():
-            # Of the copies, one rank each speaks: tiles and lanes of a team hold equal terms.
-            flat = statistics.flat()
-            first = {self.layout.team(p, stage, self.replica)[0] for p in range(self.plan.pipes)}
-            if self.world.rank not in first:
-                flat.zero_()
-            statistics.finish(self.world.sum(flat, self.groups[stage]))
+            statistics.finish(self.world.sum(statistics.flat(), self.groups[stage]))
         if self.clip is not None:
             self._clip(self.clip)
         if self.optimizer is not None:

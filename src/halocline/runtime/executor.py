@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
-from halocline.runtime.boundary import Crossing, Piece, pack, packed_size, pieces, unpack, wanted
+from halocline.runtime.boundary import Crossing
 from halocline.runtime.lost import PeerLost
+from halocline.runtime.passage import Passages
 from halocline.runtime.reduction import Reduction
 from halocline.runtime.shortage import OutOfMemory, is_shortage
 from halocline.runtime.stage import Held, StageRunner
@@ -44,15 +45,8 @@ from halocline.schedule.instruction import (
     STEP,
     Instruction,
 )
+from halocline.tiling.boxes import shape
 from halocline.tiling.exchanger import ExchangeTimeout
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """One boundary of a pipe for one size of microbatch: how the two teams hold what crosses it."""
-
-    source: tuple[Crossing, ...]
-    target: tuple[Crossing, ...]
 
 
 @dataclass
@@ -83,7 +77,7 @@ class Executor:
         runners: dict[tuple[int, int], StageRunner],
         groups: dict[int, tuple[int, ...]],
         statistics: dict[int, RunningStatistics],
-        crossings: Callable[[int, int, int], tuple[Crossing, ...]],
+        entering: Callable[[int, int, int], tuple[Crossing, ...]],
     ) -> None:
         self.world, self.layout, self.instructions = world, layout, instructions
         self.runners = runners
@@ -92,9 +86,8 @@ class Executor:
         """Stage -> the ranks that share its parameters."""
         self.statistics = statistics
         """Stage -> its running statistics, where several copies share them."""
-        self.crossings = crossings
-        """(pipe, stage, samples) -> what enters that stage, as the stage before it holds it."""
         self.replica, self.local = divmod(world.rank, layout.ranks_per_replica)
+        self.passages = Passages(layout, self.local, runners, entering)
         self.current: Instruction | None = None
         self._handlers: dict[str, Callable[[Instruction], None]] = {
             FORWARD: self._forward,
@@ -108,12 +101,12 @@ class Executor:
             REDUCE: self._reduce,
             STEP: self._step,
         }
-        self._members = {
-            (pipe, stage): {rank: member for member, rank in enumerate(layout.team(pipe, stage))}
-            for pipe in range(layout.plan.pipes)
-            for stage in range(len(layout.plan.stages))
+        self._same_ranks = {
+            (pipe, stage)
+            for pipe, stage in runners
+            if (pipe, stage - 1) in runners and not layout.links(pipe, stage - 1)
         }
-        self._pieces: dict[tuple[Any, ...], tuple[Piece, ...]] = {}
+        """(pipe, stage) that get their input from this very rank, without a message."""
         self._begin(StepWork(0, [], 0, 0), lambda: None)
 
     def run(self, work: StepWork, finish: Callable[[], None]) -> None:
@@ -157,68 +150,28 @@ class Executor:
 
     # -- messages ------------------------------------------------------------------------------------------------
 
-    def _boundary(self, pipe: int, stage: int, microbatch: int) -> Boundary:
-        """The boundary below `stage`."""
-        samples = self.work.samples[microbatch]
-        source = self.crossings(pipe, stage + 1, samples)
-        target = self.runner_view(source, stage + 1)
-        return Boundary(source, target)
-
-    def runner_view(self, source: tuple[Crossing, ...], stage: int) -> tuple[Crossing, ...]:
-        return tuple(wanted(c, self.layout.plan.stages[stage]) for c in source)
-
-    def _parts(
-        self, pipe: int, stage: int, microbatch: int, upper: int, lower: int
-    ) -> tuple[Boundary, tuple[Piece, ...]]:
-        """What passes the boundary below `stage` between a rank above and a rank below it."""
-        boundary = self._boundary(pipe, stage, microbatch)
-        key = (pipe, stage, boundary, upper, lower)
-        if key not in self._pieces:
-            links = self.layout.links(pipe, stage, ACTIVATION)
-            first = min(link.source for link in links if link.target == lower)
-            if pipe:
-                first = max(link.source for link in links if link.target == lower)
-            self._pieces[key] = pieces(
-                boundary.source,
-                self.layout.plan.stages[stage],
-                boundary.target,
-                self.layout.plan.stages[stage + 1],
-                self._members[pipe, stage][upper],
-                self._members[pipe, stage + 1][lower],
-                upper == first,
-            )
-        return boundary, self._pieces[key]
-
     def _global(self, local: int) -> int:
         return self.replica * self.layout.ranks_per_replica + local
 
     def _send(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, what, peer = instruction
+        passage = self.passages.between(pipe, stage, self.work.samples[microbatch], what, peer)
+        if not passage.parts:
+            return
         if what == ACTIVATION:
-            boundary, parts = self._parts(pipe, stage, microbatch, self.local, peer)
-            runner, held = self.runners[pipe, stage], self.held[pipe, stage, microbatch]
-            tensors = [t.detach() for t in held.outputs]
-            origins = [runner.origin(c) for c in boundary.source]
+            tensors = [t.detach() for t in self.held[pipe, stage, microbatch].outputs]
         else:
-            boundary, parts = self._parts(pipe, stage, microbatch, peer, self.local)
-            parts = _differentiable(parts, boundary)
-            runner, held = self.runners[pipe, stage + 1], self.held[pipe, stage + 1, microbatch]
+            held = self.held[pipe, stage + 1, microbatch]
             tensors = [torch.zeros_like(t) if g is None else g for t, g in zip(held.inputs, held.input_gradients)]
-            origins = [runner.origin(c) for c in boundary.target]
-        if parts:
-            message = pack(parts, tensors, origins)
-            self.sent[instruction[1:]] = message, self.world.send(message, self._global(peer), instruction[1:5])
+        message = passage.pack(tensors)
+        self.sent[instruction[1:]] = message, self.world.send(message, self._global(peer), instruction[1:5])
 
     def _receive(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, what, peer = instruction
-        upper, lower = (peer, self.local) if what == ACTIVATION else (self.local, peer)
-        boundary, parts = self._parts(pipe, stage, microbatch, upper, lower)
-        if what == GRADIENT:
-            parts = _differentiable(parts, boundary)
+        passage = self.passages.between(pipe, stage, self.work.samples[microbatch], what, peer)
         message, handle = None, None
-        if parts:
-            size = packed_size(parts, boundary.source)
-            message, handle = self.world.receive(size, self._global(peer), instruction[1:5])
+        if passage.parts:
+            message, handle = self.world.receive(passage.size, self._global(peer), instruction[1:5])
         self.arriving.setdefault((what, pipe, stage, microbatch), []).append((peer, message, handle))
 
     def _arrived(self, what: str, pipe: int, stage: int, microbatch: int) -> list[tuple[int, Tensor]]:
@@ -235,6 +188,21 @@ class Executor:
             )
             found.append((peer, message))
         return found
+
+    def _assembled(
+        self, what: str, pipe: int, stage: int, microbatch: int, room: Callable[[], list[Tensor]]
+    ) -> list[Any]:
+        """The tensors that messages brought. One that brought everything is used as it came; else they are put together
+        in `room` (gradients from several ranks add up)."""
+        samples = self.work.samples[microbatch]
+        messages = self._arrived(what, pipe, stage, microbatch)
+        passages = [self.passages.between(pipe, stage, samples, what, peer) for peer, _ in messages]
+        if len(messages) == 1 and passages[0].whole:
+            return passages[0].views(messages[0][1])
+        tensors = room()
+        for passage, (_, message) in zip(passages, messages):
+            passage.unpack(message, tensors, add=what == GRADIENT)
+        return tensors
 
     def _free(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, what, peer = instruction
@@ -256,24 +224,24 @@ class Executor:
     def _inputs(self, pipe: int, stage: int, microbatch: int) -> Held:
         runner = self.runners[pipe, stage]
         samples = self.work.samples[microbatch]
-        received = self.runner_view(self.crossings(pipe, stage, samples), stage)
+        received = self.passages.received(pipe, stage, samples)
         if stage == 0:
             assert self.work.inputs is not None
             whole = self.work.inputs(microbatch)
             locals_ = [t[tuple(slice(a, b) for a, b in runner.origin(c))] for t, c in zip(whole, received)]
             inputs = [t.to(self.world.device, copy=t.is_leaf and runner.exchanger is not None) for t in locals_]
-        elif (pipe, stage - 1) in self.runners and not self.layout.links(pipe, stage - 1):
+        elif (pipe, stage) in self._same_ranks:
             above = self.held[pipe, stage - 1, microbatch]
             inputs = [t.detach() for t in above.outputs]  # the same ranks hold both stages: handed over as it is
         else:
-            origins = [runner.origin(c) for c in received]
-            inputs = [
-                torch.empty([b - a for a, b in o], dtype=c.torch_dtype, device=self.world.device)
-                for c, o in zip(received, origins)
-            ]
-            for peer, message in self._arrived(ACTIVATION, pipe, stage - 1, microbatch):
-                _, parts = self._parts(pipe, stage - 1, microbatch, peer, self.local)
-                unpack(message, parts, received, inputs, origins)
+            device = self.world.device
+            inputs = self._assembled(
+                ACTIVATION,
+                pipe,
+                stage - 1,
+                microbatch,
+                lambda: [torch.empty(shape(runner.origin(c)), dtype=c.torch_dtype, device=device) for c in received],
+            )
         if runner.options.channels_last:
             inputs = [t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in inputs]
         if stage:
@@ -289,7 +257,7 @@ class Executor:
         keep = not self.layout.plan.stages[stage].recompute
         number = self.work.first + microbatch
         if stage in self.statistics:
-            with self.statistics[stage].collecting(number):
+            with self.statistics[stage].collecting(number, self.layout.team(pipe, stage)[0] == self.local):
                 loss = self._run(held, pipe, stage, microbatch, keep)
         else:
             loss = self._run(held, pipe, stage, microbatch, keep)
@@ -314,13 +282,9 @@ class Executor:
             self._recompute(Instruction(RECOMPUTE, pipe, stage, microbatch))
         if runner.loss is not None or held.gradients:
             return held
-        boundary = self._boundary(pipe, stage, microbatch)
-        origins = [runner.origin(c) for c in boundary.source]
-        gradients = [torch.zeros_like(t) for t in held.outputs]
-        for peer, message in self._arrived(GRADIENT, pipe, stage, microbatch):
-            _, parts = self._parts(pipe, stage, microbatch, self.local, peer)
-            unpack(message, _differentiable(parts, boundary), boundary.source, gradients, origins, add=True)
-        held.gradients = list(gradients)
+        held.gradients = self._assembled(
+            GRADIENT, pipe, stage, microbatch, lambda: [torch.zeros_like(t) for t in held.outputs]
+        )
         return held
 
     def _backward(self, instruction: Instruction) -> None:
@@ -335,7 +299,7 @@ class Executor:
 
     def _hand_up(self, pipe: int, stage: int, microbatch: int) -> None:
         """Give the gradient to the stage above where the same ranks hold both and no message is sent."""
-        if (pipe, stage - 1) in self.runners and not self.layout.links(pipe, stage - 1):
+        if (pipe, stage) in self._same_ranks:
             above = self.held[pipe, stage - 1, microbatch]
             above.gradients = list(self.held[pipe, stage, microbatch].input_gradients)
 
@@ -358,8 +322,3 @@ class Executor:
     def _await_reductions(self) -> None:
         for reduction in self.reductions:
             reduction.finish()
-
-
-def _differentiable(parts: Sequence[Piece], boundary: Boundary) -> tuple[Piece, ...]:
-    """The pieces that have a gradient."""
-    return tuple(p for p in parts if boundary.source[p.index].differentiable)

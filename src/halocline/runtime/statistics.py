@@ -68,8 +68,11 @@ class RunningStatistics:
         return product
 
     @contextmanager
-    def collecting(self, index: int) -> Iterator[None]:
-        """A forward of microbatch `index` (counted over all copies): its updates go to the terms."""
+    def collecting(self, index: int, speaks: bool) -> Iterator[None]:
+        """A forward of microbatch `index` (counted over all copies): its updates go to the terms.
+
+        All ranks of a team find the same ones; the one that `speaks` for it keeps them.
+        """
         saved = []
         for number, module in enumerate(self.modules):
             saved.append((module.running_mean, module.running_var, module.num_batches_tracked))
@@ -79,7 +82,7 @@ class RunningStatistics:
                 module.num_batches_tracked = torch.full_like(module.num_batches_tracked, self.started[number] + index)
         try:
             yield
-            for number, (module, terms) in enumerate(zip(self.modules, self.terms)):
+            for number, (module, terms) in enumerate(zip(self.modules, self.terms) if speaks else ()):
                 remains = self._remains(number, index + 1)
                 terms[0].add_(_mean(module), alpha=remains)
                 terms[1].add_(_variance(module), alpha=remains)
