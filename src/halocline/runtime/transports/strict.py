@@ -22,8 +22,10 @@ from halocline.runtime.transports.transport import Handle, Transport
 from halocline.tiling.exchanger import Exchanger
 
 _ENVELOPE = 256
-_COLLECTIVE = 1 << 30
-"""Tags from here on belong to collectives."""
+_TAGS = 1 << 24
+"""Tags of one strict transport: what another one left unread in the same process group is not mistaken for its own."""
+_COLLECTIVE = _TAGS // 2
+"""The second half of them belongs to collectives."""
 
 
 class Refused(ValueError):
@@ -32,9 +34,12 @@ class Refused(ValueError):
 
 class Strict(Transport):
     name = "strict"
+    _made = 0
 
     def __init__(self, rank: int) -> None:
         super().__init__(rank)
+        self._tags = Strict._made % 64 * _TAGS
+        Strict._made += 1
         self._group: Any = dist.group.WORLD
         self._messages: dict[int, int] = {}
         """Peer -> messages so far between the two, both directions."""
@@ -68,15 +73,15 @@ class Strict(Transport):
         self._check_tensor(message, label)
         envelope = _write(_describe(label, message))
         works = [
-            self._group.send([envelope], peer, 2 * number),
-            self._group.send([message], peer, 2 * number + 1),
+            self._group.send([envelope], peer, self._tags + 2 * number),
+            self._group.send([message], peer, self._tags + 2 * number + 1),
         ]
         return _Sent(works, [envelope, message])
 
     def _receive(self, message: Tensor, peer: int, number: int, label: object) -> Handle:
         self._check_tensor(message, label)
         envelope = torch.empty(_ENVELOPE, dtype=torch.uint8)
-        work = self._group.recv([envelope], peer, 2 * number)
+        work = self._group.recv([envelope], peer, self._tags + 2 * number)
 
         def check(timeout: timedelta) -> None:
             work.wait(timeout)
@@ -86,7 +91,7 @@ class Strict(Transport):
                     f"message {number} between rank {peer} and rank {self.rank}: rank {peer} sends [{theirs}] and rank "
                     f"{self.rank} expects [{ours}]"
                 )
-            self._group.recv([message], peer, 2 * number + 1).wait(timeout)
+            self._group.recv([message], peer, self._tags + 2 * number + 1).wait(timeout)
 
         return _Later(check)
 
@@ -116,8 +121,8 @@ class Strict(Transport):
                 continue
             number = self._collectives[peer] = self._collectives.get(peer, 0) + 1
             theirs = torch.empty(_ENVELOPE, dtype=torch.uint8)
-            received = self._group.recv([theirs], peer, _COLLECTIVE + number)
-            sent = self._group.send([envelope], peer, _COLLECTIVE + number)
+            received = self._group.recv([theirs], peer, self._tags + _COLLECTIVE + number)
+            sent = self._group.send([envelope], peer, self._tags + _COLLECTIVE + number)
             posted.append((peer, number, theirs, received, sent))
 
         def check(timeout: timedelta) -> None:
