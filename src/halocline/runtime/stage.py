@@ -113,6 +113,18 @@ class StageRunner:
             return local
         return TileTensor.wrap(local, self.spec(crossing, exchanger))
 
+    def _leaving(self, tensor: Tensor) -> tuple[Tensor, Crossing]:
+        """This rank's part of a tensor that goes on, and how the team holds it: cut as its input was, each rank in its
+        place (a flip lets ranks change places), or whole on every rank."""
+        if isinstance(tensor, TileTensor):
+            stage, spec = self.stage, tensor.spec
+            grid = (stage.lanes,) * (stage.lanes > 1) + stage.tiles * (stage.tile_count > 1)
+            crossing = crossing_of(tensor)
+            if spec.grid == grid and (stage.lanes == 1 or crossing.cuts[0][0] == BATCH):
+                return tensor.retiled(self.spec(crossing, spec.exchanger)).local, crossing
+            tensor = tensor.full()
+        return tensor, crossing_of(tensor)
+
     # -- shapes --------------------------------------------------------------------------------------------------
 
     def crossings_after(self, received: Sequence[Crossing]) -> tuple[Crossing, ...]:
@@ -133,7 +145,8 @@ class StageRunner:
                 state: dict[str, Tensor] = {key: mode.from_tensor(tensor) for key, tensor in given}
                 value = functional_call(layer, state, (value,))
                 as_tensors(value, name)
-        return tuple(crossing_of(t) for t in as_tensors(value, self.layers[-1][0]))
+            tensors = as_tensors(value, self.layers[-1][0])
+            return tuple(self._leaving(t)[1] for t in tensors)
 
     # -- forward -------------------------------------------------------------------------------------------------
 
@@ -152,7 +165,7 @@ class StageRunner:
                 torch.random.default_generator.manual_seed(derived_seed(self.options.seed, step, name, microbatch))
                 value = layer(value)
             if self.loss is None:
-                held.outputs = [local_of(t) for t in as_tensors(value, self.layers[-1][0])]
+                held.outputs = [self._leaving(t)[0] for t in as_tensors(value, self.layers[-1][0])]
                 return None
             loss = self.loss(value, self._target(held.target, value))
         if not isinstance(loss, Tensor) or isinstance(loss, TileTensor) or loss.ndim:
@@ -200,6 +213,7 @@ class StageRunner:
         if roots:
             torch.autograd.backward(roots, gradients)
         held.input_gradients = [t.grad for t in held.inputs]
+        held.outputs, held.gradients = [], []  # whatever is still on its way is kept by its sender
 
     def backward_input(self, held: Held) -> None:
         """The half that the stage above waits for."""
@@ -216,6 +230,7 @@ class StageRunner:
         parameters = [p for _, layer in self.layers for p in layer.parameters() if p.requires_grad]
         if roots and parameters:
             torch.autograd.backward(roots, gradients, inputs=parameters)
+        held.outputs, held.gradients = [], []
 
     def _roots(self, held: Held) -> tuple[list[Tensor], list[Tensor | None]]:
         pairs = []
@@ -247,10 +262,6 @@ def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return f"a {type(value).__name__}"
-
-
-def local_of(tensor: Tensor) -> Tensor:
-    return tensor.owned if isinstance(tensor, TileTensor) else tensor
 
 
 def crossing_of(tensor: Tensor) -> Crossing:
