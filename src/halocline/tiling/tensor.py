@@ -170,6 +170,14 @@ class TileTensor(Tensor):
             f"{margin}, dims={spec.dims}, dtype={self.dtype}, device={self.device})"
         )
 
+    def __format__(self, form: str) -> str:
+        if form:
+            raise untiled(Tensor.__format__, (self, form), why="it would print the values of one tile")
+        return repr(self)
+
+    def set_(self, *args: Any, **kwargs: Any) -> Any:  # which torch does not ask `__torch_function__` about
+        raise untiled(Tensor.set_, (self, *args), kwargs)
+
     # Autograd's view of the tensor is that of `local`, not of this alias of it.
 
     @property

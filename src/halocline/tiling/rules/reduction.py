@@ -128,7 +128,7 @@ class _Stacked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, spec: TileSpec) -> Tensor:
         ctx.spec = spec
-        return torch.stack(spec.exchanger.all_gather(part.contiguous()))
+        return spec.exchanger.all_gather(part.contiguous())
 
     @staticmethod
     @once_differentiable
@@ -170,6 +170,8 @@ def _reduction(
     @rule(*functions)
     def reduction(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         function = functions[0]
+        if name == "count_nonzero" and len(args) > 1:  # whose method takes dims one by one
+            args = (args,)
         kwargs = _torch_names(function, (input, *args), kwargs)
         dim = args[position] if len(args) > position else kwargs.get("dim", default)
         if isinstance(dim, Tensor) or isinstance(kwargs.get("other"), Tensor):  # max and min of two tensors

@@ -1,0 +1,187 @@
+"""Every function of torch that can be told of tiles (torch, torch.Tensor, linalg, fft, special), tried with the first
+arguments that one device takes: exact, refused, or as wrong as on one device. Never a silent local result.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from ranks import assert_exact, image, on_threads, weighted_loss
+from torch import Tensor
+from torch.overrides import get_overridable_functions
+
+from halocline import tiling
+from halocline.tiling import NoCommunication, UntiledOperation
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of functions that it is about to drop
+
+SHAPE, CUTS = (2, 4, 6, 5), [[0, 6], [0, 2, 5]]
+
+# Random, or without values of their own; test_dropout.py and the sweep over torch.nn.functional try these. And set_,
+# which as a function of torch.Tensor bypasses tiles; as a method it is refused.
+NOT_SWEPT = set("alpha_dropout dropout feature_alpha_dropout feature_dropout empty_like set_".split())
+
+Arguments = Callable[[Tensor], tuple[Any, ...]]
+ARGUMENTS: tuple[Arguments, ...] = (
+    lambda x: (x,),
+    lambda x: (x, x),
+    lambda x: (x, 2.0),
+    lambda x: (x, 1),
+    lambda x: (x, -1),
+    lambda x: (x, 1, 1),
+    lambda x: (x, -1, 1),
+    lambda x: (x, 1, 0, 1),
+    lambda x: (x, (0, 2, 3, 1)),
+    lambda x: (x, (2, 4, 30)),
+    lambda x: ([x, x],),
+    lambda x: ([x, x], -1),
+    lambda x: (x, x, x),
+    lambda x: (x, 1, torch.tensor([0, 2])),
+    lambda x: (x, -1, torch.tensor([0, 2])),
+    lambda x: (x, x > 0, 1.0),
+    lambda x: (x > 0, x, -x),
+    lambda x: (x > 0, x < 1),
+    lambda x: (x, (slice(None), 0)),
+    lambda x: (x, (Ellipsis, slice(1, 4))),
+    lambda x: (x, (Ellipsis, slice(1, 4)), 1.0),
+    lambda x: (x, image((5, 3), 1)),
+    lambda x: ("nchw,dc->ndhw", x, image((3, 4), 1)),
+    lambda x: (x, 2, (3, 2)),
+)
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    seen = set()
+    for space, members in get_overridable_functions().items():
+        if space is F:
+            continue
+        for function in members:
+            if function in seen:
+                continue
+            seen.add(function)
+            owner = getattr(function, "__self__", None)
+            name = getattr(function, "__name__", repr(function))
+            if hasattr(owner, "__objclass__"):
+                name = f"{owner.__name__}.{name}"
+            yield f"{space.__name__ if isinstance(space, ModuleType) else 'Tensor'}.{name}", function
+
+
+def tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [t for v in value for t in tensors(v)] if isinstance(value, (list, tuple)) else []
+
+
+def accepted(function: Callable[..., Any]) -> list[Arguments]:
+    """The arguments that one device takes, at most three of them."""
+    found: list[Arguments] = []
+    for arguments in ARGUMENTS:
+        try:
+            if function(*arguments(image(SHAPE))) is not NotImplemented:
+                found.append(arguments)
+        except Exception:
+            continue
+        if len(found) == 3:
+            break
+    return found
+
+
+def has_gradient(function: Callable[..., Any], arguments: Arguments) -> bool:
+    x = image(SHAPE).requires_grad_()
+    try:
+        outputs = [t for t in tensors(function(*arguments(x.clone()))) if t.requires_grad]
+        if not outputs:
+            return False
+        weighted_loss(outputs).backward()
+    except RuntimeError:
+        return False
+    return x.grad is not None
+
+
+def verdict(function: Callable[..., Any], arguments: Arguments) -> str:
+    """ "exact" or "refused"; an AssertionError for anything else."""
+    expected = function(*arguments(image(SHAPE)))
+    try:
+        if tensors(expected):
+            wide = all(t.dtype in (torch.float64, torch.complex128) for t in tensors(expected) if t.is_floating_point())
+            assert_exact(
+                lambda x: tensors(function(*arguments(x))),
+                SHAPE,
+                cuts=CUTS,
+                gradients=has_gradient(function, arguments),
+                tolerance=1e-12 if wide else 1e-6,
+            )
+        else:
+            answers = on_threads(2, lambda e: function(*arguments(tiling.tile(image(SHAPE), cuts=CUTS, group=e))))
+            assert all(type(a) is type(expected) and a == expected for a in answers), (answers, expected)
+    except UntiledOperation:
+        return "refused"
+    return "exact"
+
+
+def test_every_function_is_exact_or_refused() -> None:
+    found = {}
+    for name, function in functions():
+        if name.rpartition(".")[2] in NOT_SWEPT:
+            continue
+        for i, arguments in enumerate(accepted(function)):
+            try:
+                found[f"{name} #{i}"] = verdict(function, arguments)
+            except Exception as error:
+                found[f"{name} #{i}"] = f"{type(error).__name__}: {error}"
+    wrong = {name: what for name, what in found.items() if what not in ("exact", "refused")}
+    assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
+    # So that this cannot pass by trying nothing:
+    verdicts = list(found.values())
+    assert verdicts.count("exact") > 800 and verdicts.count("refused") > 300, verdicts.count("exact")
+
+
+READERS: dict[str, Callable[[Tensor], Any]] = {
+    "item": lambda x: x.item(),
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy(),
+    "np.asarray": np.asarray,
+    "bool": bool,
+    "float": float,
+    "int": int,
+    "as an index of a list": lambda x: [1, 2][x],
+    "in": lambda x: 1.0 in x,
+    "equal": lambda x: torch.equal(x, x),
+    "format": lambda x: f"{x:.2f}",
+    "from_dlpack": torch.from_dlpack,
+    "deepcopy": copy.deepcopy,
+    "pickle": pickle.dumps,
+    "save": lambda x: torch.save(x, io.BytesIO()),
+    "data_ptr": lambda x: x.data_ptr(),
+    "storage": lambda x: x.untyped_storage(),
+    "stride": lambda x: x.stride(),
+    "out=": lambda x: torch.add(x, 1, out=torch.zeros(SHAPE)),
+    "copy into a plain tensor": lambda x: torch.zeros(SHAPE).copy_(x),
+    "set_": lambda x: x.set_(torch.zeros(SHAPE)),
+    "aten": torch.ops.aten.sum.default,
+    "jit": lambda x: torch.jit.script(torch.nn.ReLU())(x),
+    "backward": lambda x: x.backward(torch.ones(SHAPE)),
+    "autograd.grad": lambda x: torch.autograd.grad(x.requires_grad_().sum(), x),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_nobody_reads_one_tile_for_the_whole(name: str) -> None:
+    x = tiling.tile(image(SHAPE), cuts=CUTS, group=NoCommunication(0, 2))
+    with pytest.raises(UntiledOperation):
+        READERS[name](x)
+
+
+def test_a_tile_can_be_printed() -> None:
+    x = tiling.tile(image(SHAPE), cuts=CUTS, group=NoCommunication(1, 2))
+    assert f"{x}" == str(x) == repr(x)
+    assert "rank 1 of 2 owns [0:6, 2:5]" in str(x)
