@@ -224,3 +224,24 @@ def compare_all(cases: list[tuple[str, str, list[int]]]) -> list[dict[str, float
             found.append(traceback.format_exc())
             break
     return found
+
+
+def gradients_of(plans: list[str], samples: int) -> list[tuple[float, dict[str, Tensor]]]:
+    """What one step of each plan gives on this rank, with a model that treats every sample by itself."""
+    found = []
+    for text in plans:
+        layers = [lambda: nn.Linear(6, 6), nn.Tanh, lambda: nn.Linear(6, 6), lambda: nn.Linear(6, 5)]
+        engine = Engine(Plan.from_toml(text), layers, loss=F.cross_entropy, world=world(), dtype=torch.float64)
+        result = engine.step(*batch("mlp", samples, 0))
+        found.append((result.loss, {name: p.grad.clone() for name, p in engine.named_parameters()}))  # type: ignore[union-attr]
+    return found
+
+
+def one_step(text: str, samples: int) -> tuple[float, int, float]:
+    """Loss and samples of a step on this rank, and the loss of the same step under autocast to bfloat16."""
+    plan, results = Plan.from_toml(text), []
+    for autocast in (None, torch.bfloat16):
+        engine = Engine(plan, MODELS["cnn"][0](), loss=F.cross_entropy, world=world(), autocast=autocast, dtype=None)
+        x, y = batch("cnn", samples, 0)
+        results.append(engine.step(x.float(), y))
+    return results[0].loss, results[0].samples, results[1].loss

@@ -1,19 +1,14 @@
-"""A stage learns what it hands on from tensors without data: right about shapes, and without a trace in what follows."""
+"""A stage learns what it hands on from tensors without data: it is right, and leaves no trace in what follows."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tiling"))
-
 from ranks import assert_close, image, on_threads
+from torch import Tensor, nn
 
 from halocline.plan import Stage
 from halocline.runtime.boundary import Crossing, wanted
@@ -36,7 +31,9 @@ class Families(nn.Module):
         y = F.max_pool2d(F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), 2)
         y = F.pad(self.norms(self.up(y)), (1, 0, 2, 1), mode="replicate")
         y = F.pixel_unshuffle(F.interpolate(y, size=(12, 14), mode="bicubic"), 2)
-        y = torch.cat([F.interpolate(y, scale_factor=1.5), F.interpolate(y, size=(9, 10), mode="area")[:, :, :, :10]], 1)
+        y = torch.cat(
+            [F.interpolate(y, scale_factor=1.5), F.interpolate(y, size=(9, 10), mode="area")[:, :, :, :10]], 1
+        )
         y = F.layer_norm(y.permute(0, 2, 3, 1), (y.shape[1],)).permute(0, 3, 1, 2)
         y = F.adaptive_avg_pool2d(y.softmax(1), (4, 3)) + F.adaptive_max_pool2d(y, (4, 3)).roll(1, 3)
         gate = torch.sigmoid(y.mean((2, 3), keepdim=True))
