@@ -88,11 +88,7 @@ def against(names: str, target: Callable[[Shape], Tensor] = image, note: str = "
 
 
 def refuse(note: str, **calls: Any) -> dict[str, Case]:
-    return {
-        name: case if isinstance(case, Case) else Case(case, note, refused=True)
-        for name, case in calls.items()
-        if hasattr(F, name)
-    }
+    return {name: case if isinstance(case, Case) else Case(case, note, refused=True) for name, case in calls.items()}
 
 
 def _pool_cases(d: int) -> dict[str, Case]:
@@ -264,7 +260,7 @@ FUNCTIONAL: dict[str, Case] = {
     "nll_loss": Case(lambda x: F.nll_loss(F.log_softmax(x, 1), labels((2, 9, 7), 4), ignore_index=1)),
     # -------------------------------------------------------------------------------------------------- refused
     **refuse(
-        "indices and random regions count pixels of the whole",
+        "random regions",
         fractional_max_pool2d=lambda x: F.fractional_max_pool2d(x, 2, (3, 3)),
         fractional_max_pool2d_with_indices=lambda x: F.fractional_max_pool2d_with_indices(x, 2, (3, 3)),
         fractional_max_pool3d=Case(
@@ -280,12 +276,13 @@ FUNCTIONAL: dict[str, Case] = {
         refused=True,
     ),
     **refuse(
-        "compares vectors or sequences, not images",
+        "compares vectors, not images",
         conv_tbc=Case(
             lambda x, w, b: F.conv_tbc(x, w, b), "use conv1d", dims=1, plain=((3, 13, 5), (5,)), refused=True
         ),
         ctc_loss=Case(
             lambda x: F.ctc_loss(x, torch.ones(4, 2).long(), torch.full((4,), 2), torch.full((4,), 2)),
+            "compares sequences",
             dims=1,
             refused=True,
         ),

@@ -1,0 +1,44 @@
+"""docs/tiling.md says what the tests try, and its examples run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from ranks import assert_exact
+
+from halocline.tiling import tensor
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_tables_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "make_tiling_table.py"), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_rule_of_the_document_is_exact() -> None:
+    text = (ROOT / "docs" / "tiling.md").read_text(encoding="utf-8")
+    (example,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "@tiling.rule" in block)
+    registered = dict(tensor._RULES)
+    try:
+        exec(example, {})
+        assert len(tensor._RULES) == len(registered) + 2
+        for dim in (1, -1):
+            assert_exact(lambda x, d=dim: torch.logcumsumexp(x, d), (2, 4, 7, 5), grid=(1, 3))
+    finally:
+        tensor._RULES.clear()
+        tensor._RULES.update(registered)
+
+
+def test_the_example_equals_one_device() -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    done = subprocess.run([*launch, str(ROOT / "examples" / "tiles.py")], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("largest difference from one device") == 4, done.stdout
