@@ -146,7 +146,7 @@ def pieces(
             box = intersect(have.box(positions(source_stage, have)[sender]), box)
         elif not first:
             continue
-        if not is_empty(box) and prod(shape(box)):
+        if not is_empty(box):
             found.append(Piece(index, box))
     return tuple(found)
 

@@ -78,10 +78,11 @@ class Exchanger(ABC):
         self.counter.reductions += 1
         return self._all_reduce(tensor)
 
-    def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all ranks (equal shapes), in rank order."""
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """The tensors of all ranks (equal shapes), stacked in rank order. Read only: they may share memory."""
         self.counter.reductions += 1
-        return self._all_gather(tensor)
+        parts = self._all_gather(tensor)
+        return parts if isinstance(parts, Tensor) else torch.stack(parts)
 
     @abstractmethod
     def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait: ...
@@ -90,7 +91,8 @@ class Exchanger(ABC):
     def _all_reduce(self, tensor: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def _all_gather(self, tensor: Tensor) -> list[Tensor]: ...
+    def _all_gather(self, tensor: Tensor) -> Tensor | list[Tensor]:
+        """The tensors of all ranks, as a list or already stacked."""
 
     def _timeout(self, peer: int) -> ExchangeTimeout:
         """`peer` is -1 for a collective operation, which waits for all."""
@@ -132,8 +134,8 @@ class NoCommunication(Exchanger):
     def _all_reduce(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        return [tensor] * self.size
+    def _all_gather(self, tensor: Tensor) -> Tensor:
+        return tensor.expand(self.size, *tensor.shape)
 
 
 class ProcessExchanger(Exchanger):
@@ -195,10 +197,10 @@ class ProcessExchanger(Exchanger):
         self._finish(dist.all_reduce(tensor, group=self.group, async_op=True))
         return tensor
 
-    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        self._finish(dist.all_gather(parts, tensor, group=self.group, async_op=True))
-        return parts
+    def _all_gather(self, tensor: Tensor) -> Tensor:
+        whole = tensor.new_empty((self.size, *tensor.shape))
+        self._finish(dist.all_gather(list(whole), tensor, group=self.group, async_op=True))
+        return whole
 
     def _finish(self, work: Any) -> None:
         if not self._gloo:

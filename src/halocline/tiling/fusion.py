@@ -144,7 +144,7 @@ def _hold(tile: TileTensor, have: Boxes) -> TileTensor:
 def _agreed(halos: tuple[Boxes, ...] | None, tile: TileTensor) -> tuple[Boxes, ...] | None:
     """`halos`, or nothing where the ranks do not agree (a recording that failed on one rank only)."""
     digest = torch.tensor([zlib.crc32(repr(halos).encode())], device=tile.local.device)
-    digests = torch.cat(tile.spec.exchanger.all_gather(digest))
+    digests = tile.spec.exchanger.all_gather(digest)
     return halos if bool((digests == digest).all()) else None
 
 

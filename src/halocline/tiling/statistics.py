@@ -52,7 +52,7 @@ def merge(mean: Tensor, variance: Tensor, spec: TileSpec) -> tuple[Tensor, Tenso
     """
     if spec.exchanger.size == 1:
         return mean, variance
-    parts = torch.stack(spec.exchanger.all_gather(torch.stack([mean, variance])))
+    parts = spec.exchanger.all_gather(torch.stack([mean, variance]))
     means, variances = parts.unbind(1)
     shares = _shares(spec, mean.dtype, mean.device).view(-1, *(1,) * mean.ndim)
     mean = (means * shares).sum(0)

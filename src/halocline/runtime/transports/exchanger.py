@@ -46,7 +46,7 @@ class TransportExchanger(Exchanger):
         self._wait(self.transport.all_reduce(tensor, self.group, "sum over a team"), -1)
         return tensor
 
-    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        self._wait(self.transport.all_gather(parts, tensor, self.group, "gather over a team"), -1)
-        return parts
+    def _all_gather(self, tensor: Tensor) -> Tensor:
+        whole = tensor.new_empty((self.size, *tensor.shape))
+        self._wait(self.transport.all_gather(list(whole), tensor, self.group, "gather over a team"), -1)
+        return whole

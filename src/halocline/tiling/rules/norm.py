@@ -147,7 +147,7 @@ class _BatchNormCuda(torch.autograd.Function):
         mine = torch.zeros((2, local.shape[1]), dtype=wide, device=local.device)
         if local.numel():
             mine = torch.stack(torch.batch_norm_stats(local, eps))
-        parts = torch.stack(spec.exchanger.all_gather(mine))
+        parts = spec.exchanger.all_gather(mine)
         if len(ranks) < len(parts):
             parts = parts[ranks]
         running_mean, running_var, momentum = running
