@@ -164,6 +164,8 @@ class StageRunner:
                     value = prefetched([layer for _, layer in self.layers[number : number + self.fused]], value)
                 torch.random.default_generator.manual_seed(derived_seed(self.options.seed, step, name, microbatch))
                 value = layer(value)
+                if not isinstance(value, Tensor) and number + 1 < len(self.layers):
+                    as_tensors(value, name)  # before the next layer complains of what this one did
             if self.loss is None:
                 held.outputs = [self._leaving(t)[0] for t in as_tensors(value, self.layers[-1][0])]
                 return None
