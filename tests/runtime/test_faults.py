@@ -27,27 +27,24 @@ ROLE = "replica 0 pipe 0 stage 2 tile 0 lane 0 tensor 0"
     ("kind", "told"),
     [
         ("kill", f"rank 2 ({ROLE}) was killed by SIGKILL in forward p0 s2 m1 of step 2"),
-        ("raise", f"rank 2 ({ROLE}) failed: ArithmeticError: the moon is full in forward p0 s2 m1 of step 2"),
+        ("raise", f"rank 2 ({ROLE}) failed in forward p0 s2 m1 of step 2: ArithmeticError: the moon is full"),
         ("exit", f"rank 2 ({ROLE}) ended with exit code 7 in forward p0 s2 m1 of step 2"),
     ],
 )
-def test_the_launcher_names_the_rank_its_role_and_its_instruction(kind: str, told: str, monkeypatch, tmp_path) -> None:
+def test_the_launcher_names_the_rank_its_role_and_its_instruction(kind: str, told: str, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
-    began = time.monotonic()
     with pytest.raises(RankFailed) as caught:
-        run_local(4, check_faults.run, kind, directory=tmp_path)
+        run_local(4, check_faults.run, kind)
     assert str(caught.value) == told
-    joined = max((tmp_path / f"rank{r}.log").stat().st_ctime for r in range(4))
-    assert time.monotonic() - began < 90 and joined > 0
 
 
-def test_a_hanging_rank_is_named_by_who_waited_for_it(monkeypatch) -> None:
+def test_a_hanging_rank_is_named_and_so_is_who_waited_for_it(monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     with pytest.raises(RankFailed) as caught:
         run_local(4, check_faults.run, "hang", 4.0)
     said = str(caught.value)
-    assert "failed: PeerLost: rank " in said and "nothing came for 4 s" in said, said
-    assert f"from rank 2: nothing came for 4 s; rank 2 ({ROLE}) is in forward p0 s2 m1 of step 2" in said, said
+    assert said.startswith(f"rank 2 ({ROLE}) is late in forward p0 s2 m1 of step 2: PeerLost: rank "), said
+    assert "waits in" in said and ": nothing came for 4 s; rank " in said, said
 
 
 @pytest.mark.parametrize("kind", ["kill", "raise"])
@@ -70,8 +67,8 @@ def test_without_a_launcher_that_ends_them_the_others_stop_within_5_s(kind: str)
             out, err = processes[rank].communicate()
             assert f"joined {rank} 4 Slurm gloo" in out
             assert processes[rank].returncode == 1, err
-            what = "died" if kind == "kill" else "failed: ArithmeticError: the moon is full"
-            assert f"rank 2 ({ROLE}) {what} in " in err and "of step 2" in err, err
+            what, why = ("died", "") if kind == "kill" else ("failed", ": ArithmeticError: the moon is full")
+            assert f"rank 2 ({ROLE}) {what} in forward p0 s2 m1 of step 2{why}" in err, err
     finally:
         for process in processes:
             process.kill()
@@ -82,26 +79,47 @@ def test_a_logbook_survives_its_process(tmp_path: Path) -> None:
     book = Logbook(tmp_path, 3, 77)
     book.begin("stage 1", ["forward", "backward"])
     book.note(5, 2)
-    assert read(tmp_path, 3) == (Loss(3, "stage 1", "backward", 5), None, 77)
-    note_failure(tmp_path, 3, "failed: so it is")
-    assert str(read(tmp_path, 3)[0]) == "rank 3 (stage 1) failed: so it is in backward of step 5"
-    assert read(tmp_path, 4) is None
+    book.words[3] = 1 + 2
+    assert read(tmp_path, 3) == (Loss(3, "stage 1", "backward", 5, waits_for=2), "")
+    note_failure(tmp_path, 3, "so it is")
+    assert str(read(tmp_path, 3)[0]) == "rank 3 (stage 1) failed in backward of step 5: so it is"
+    assert read(tmp_path, 4) == (None, "")
+
+
+def test_a_failure_before_the_logbook_was_made(tmp_path: Path) -> None:
+    note_failure(tmp_path, 1, "ImportError: no")
+    assert str(post_mortem(tmp_path, 2, {1: 1})) == "rank 1 failed: ImportError: no"
 
 
 def test_a_long_failure_still_fits_the_logbook(tmp_path: Path) -> None:
     book = Logbook(tmp_path, 0, 1)
     book.begin("role", ["forward"])
     book.note(1, 1)
-    book.fail("failed: " + "x" * 10_000)
-    found, own, _ = read(tmp_path, 0)
-    assert own is True and found.instruction == "forward" and found.reason.endswith("xxx")
+    book.fail("own", "x" * 10_000)
+    found, why = read(tmp_path, 0)
+    assert found is not None
+    assert why == "own" and found.instruction == "forward" and found.detail == "x" * 10_000
 
 
 def test_the_cause_is_the_rank_that_failed_by_itself(tmp_path: Path) -> None:
     for rank in range(3):
-        Logbook(tmp_path, rank, rank).fail("failed: own" if rank == 1 else "failed: other", own=rank == 1)
-    assert post_mortem(tmp_path, 3, {0: 1, 1: 1, 2: 1}).rank == 1
-    assert str(post_mortem(tmp_path, 3, {0: 1, 2: -9})) == "rank 2 was killed by SIGKILL"
+        Logbook(tmp_path, rank, rank).fail("own" if rank == 1 else "peer", f"error {rank}")
+    assert str(post_mortem(tmp_path, 3, {0: 1, 1: 1, 2: 1})) == "rank 1 failed: error 1"
+    assert str(post_mortem(tmp_path, 3, {0: 1, 2: -9})) == "rank 2 was killed by SIGKILL: error 2"
+
+
+def test_a_chain_of_waits_ends_at_the_rank_that_is_late(tmp_path: Path) -> None:
+    books = [Logbook(tmp_path, rank, rank) for rank in range(3)]
+    for rank, book in enumerate(books):
+        book.begin(f"stage {rank}", ["forward", "backward"])
+        book.note(4, 2 - (rank == 2))
+    books[0].words[3], books[1].words[3] = 1 + 1, 1 + 2
+    assert books[0].waited_for(1) == (
+        "; rank 1 (stage 1) is in backward of step 4 and waits for rank 2; rank 2 (stage 2) is in forward of step 4"
+    )
+    books[0].fail("peer", "PeerLost: nothing came")
+    late = "rank 2 (stage 2) is late in forward of step 4: PeerLost: nothing came"
+    assert str(post_mortem(tmp_path, 3, {0: 1})) == late
 
 
 def test_a_world_of_one_needs_no_transport() -> None:

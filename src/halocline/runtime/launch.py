@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from halocline.runtime import logbook
 from halocline.runtime.environment import RUN_DIRECTORY, Place, command, detect
-from halocline.runtime.logbook import Logbook
+from halocline.runtime.logbook import OWN, PEER, Logbook
 from halocline.runtime.lost import Loss, PeerLost
 from halocline.runtime.transports import NAMES, choose, make
 from halocline.runtime.watch import Watch
@@ -83,7 +83,7 @@ def join(
         world_size=place.size,
         timeout=timedelta(seconds=deadline),
     )
-    book = Logbook(place.run_directory, place.rank, os.getpid())
+    book = Logbook(_run_directory(place, store), place.rank, os.getpid())
     world = World(
         place.rank, place.size, where, deadline, make(transport, place.rank, where), place.launcher, book, None
     )
@@ -137,6 +137,17 @@ def _neighbours(place: Place, device: torch.device, store: Any) -> tuple[int, in
     return max(map(places.count, places)), sum(h == host for h, _ in places)
 
 
+def _run_directory(place: Place, store: Any) -> Path:
+    """Where logbooks are kept: the launcher's choice, or a temporary directory that the ranks of a machine share."""
+    if place.run_directory is not None:
+        return place.run_directory
+    if place.rank == 0:
+        store.set("halocline/run", uuid.uuid4().hex)
+    path = Path(tempfile.gettempdir()) / f"halocline_run_{store.get('halocline/run').decode()}"
+    path.mkdir(exist_ok=True)
+    return path
+
+
 def _at_exit(world: World) -> None:
     if world.watch is None:
         return
@@ -145,15 +156,15 @@ def _at_exit(world: World) -> None:
         stop(world, error)
     else:
         world.watch.leave()
+        world.logbook.remove()
 
 
 def stop(world: World, error: BaseException) -> None:
     """Note in the logbook that this rank fails, and tell the others."""
-    reason = f"failed: {type(error).__name__}: {_line(error)}"
-    own = not isinstance(error, PeerLost)
-    world.logbook.fail(reason, own)
+    detail = f"{type(error).__name__}: {_line(error)}"
+    world.logbook.fail(PEER if isinstance(error, PeerLost) else OWN, detail)
     if world.watch is not None:
-        world.watch.report(reason)
+        world.watch.report(detail)
 
 
 def _line(error: BaseException) -> str:
@@ -221,25 +232,34 @@ def _enter(entry: Callable[..., Any], args: Sequence[Any]) -> Any:
     except BaseException as error:
         place = detect()
         if place is not None and place.run_directory is not None and not isinstance(error, SystemExit):
-            logbook.note_failure(place.run_directory, place.rank, f"failed: {type(error).__name__}: {_line(error)}")
+            logbook.note_failure(place.run_directory, place.rank, f"{type(error).__name__}: {_line(error)}")
         raise
 
 
 def post_mortem(directory: Path, processes: int, codes: dict[int, int]) -> Loss:
     """Which rank was the cause, from the logbooks and the exit codes of those that failed (rank -> code)."""
-    said = {rank: found for rank in range(processes) if (found := logbook.read(directory, rank)) is not None}
-    killed = [rank for rank, code in codes.items() if code < 0 and -code != signal.SIGTERM]
-    if killed:
-        rank = min(killed)
-        loss = said[rank][0] if rank in said else Loss(rank)
-        return replace(loss, reason=f"was killed by {signal.Signals(-codes[rank]).name}")
-    for own in (True, False):
-        for rank in sorted(said, key=lambda r: (r not in codes, r)):
-            if said[rank][1] is own:
-                return said[rank][0]
-    rank = min(codes, default=0)
-    loss = said[rank][0] if rank in said else Loss(rank)
-    return replace(loss, reason=f"ended with exit code {codes.get(rank, 1)}")
+    said = {rank: logbook.read(directory, rank) for rank in range(processes)}
+
+    def loss(rank: int) -> Loss:
+        return said[rank][0] or Loss(rank)
+
+    ended = [rank for rank, code in codes.items() if code != -signal.SIGTERM]
+    for rank in (r for r in ended if codes[r] < 0):
+        return replace(loss(rank), reason=f"was killed by {signal.Signals(-codes[rank]).name}")
+    for rank in (r for r in said if said[r][1] == OWN):
+        return loss(rank)
+    for rank in (r for r in ended if not said[r][1]):
+        return replace(loss(rank), reason=f"ended with exit code {codes[rank]}")
+    # Nobody failed by itself: whoever the others wait for, and who waits for nobody, is late.
+    waiting = [rank for rank in said if said[rank][1] == PEER]
+    for rank in waiting:
+        seen = [rank]
+        while (next_ := loss(seen[-1]).waits_for) >= 0 and next_ not in seen:
+            seen.append(next_)
+        if len(seen) > 1:
+            return replace(loss(seen[-1]), reason="is late", detail=loss(rank).detail)
+    first = min((*waiting, *codes), default=0)
+    return loss(first)
 
 
 @contextmanager

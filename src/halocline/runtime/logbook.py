@@ -4,22 +4,28 @@ The file is mapped into memory, so noting an instruction is one store and no sys
 its last note behind.
 
     word 0   length of the text          word 1   the step          word 2   the instruction, counted from 1 (0: none)
-    text     JSON: rank, pid, role, the instructions' names, and the error if there was one
+    word 3   the rank that is waited for, counted from 1 (0: none)
+    text     JSON: rank, pid, role, the instructions' names, and how it ended if it could say so
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from halocline.runtime.lost import Loss
 
-_TEXT = 24
+_TEXT = 32
 _NAME = "rank{}.log"
+
+OWN, PEER, TOLD = "own", "peer", "told"
+"""Why a rank ends: by its own error, for want of another rank's message, or because it was told of a loss."""
 
 
 class Logbook:
@@ -29,7 +35,7 @@ class Logbook:
         self.path = directory / _NAME.format(rank) if directory is not None else None
         self._said: dict[str, Any] = {"rank": rank, "pid": pid, "role": "", "instructions": []}
         self._map: mmap.mmap | None = None
-        self._words: Any = [0, 0, 0]  # a list takes notes as well as a mapped file
+        self._words: Any = [0, 0, 0, 0]  # a list takes notes as well as a mapped file
         self._write()
 
     def begin(self, role: str, instructions: Sequence[object]) -> None:
@@ -50,61 +56,78 @@ class Logbook:
         """Where the notes go, for a loop that writes `words[2]` itself."""
         return self._words
 
-    def fail(self, reason: str, own: bool = True) -> None:
-        """The rank stops: by its `own` error, or because another one did."""
-        self._said["error"], self._said["own"] = reason, own
+    def fail(self, why: str, detail: str) -> None:
+        """The rank ends; `why` is one of own, peer and told."""
+        self._said["why"], self._said["detail"] = why, detail
         self._write()
 
-    def loss(self, reason: str) -> Loss:
+    def loss(self, reason: str, detail: str = "") -> Loss:
         """This rank's own end, as the others will hear of it."""
-        return _loss(self._said, self._words, reason)
+        return _loss(self._said, self._words, reason, detail)
+
+    def remove(self) -> None:
+        """Delete the file, and the directory if it was the last."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.parent.rmdir()
 
     def neighbour(self, rank: int) -> Loss | None:
         """What another rank's logbook in the same directory says."""
-        found = read(self.path.parent, rank) if self.path is not None else None
-        return found[0] if found is not None else None
+        return read(self.path.parent, rank)[0] if self.path is not None else None
+
+    def waited_for(self, rank: int) -> str:
+        """What the rank that one waits for is doing, and whom it waits for in turn, as far as logbooks tell."""
+        told, seen = "", {-1}
+        while rank not in seen and (other := self.neighbour(rank)) is not None:
+            seen.add(rank)
+            waits = f" and waits for rank {other.waits_for}" if other.waits_for >= 0 else ""
+            told += f"; {replace(other, reason='is', detail='')}{waits}"
+            rank = other.waits_for
+        return told
 
     def _write(self) -> None:
         if self.path is None:
             return
         text = json.dumps(self._said).encode()
-        step, instruction = self._words[1], self._words[2]
+        notes = list(self._words[1:4])
         if self._map is None or len(self._map) < _TEXT + len(text):
             with open(self.path, "w+b") as file:
                 file.truncate(_TEXT + 2 * len(text) + 4096)
                 self._map = mmap.mmap(file.fileno(), 0)
             self._words = memoryview(self._map)[:_TEXT].cast("q")
         self._map[_TEXT : _TEXT + len(text)] = text
-        self._words[0], self._words[1], self._words[2] = len(text), step, instruction
+        self._words[0] = len(text)
+        for number, note in enumerate(notes, 1):
+            self._words[number] = note
 
 
-def read(directory: Path, rank: int) -> tuple[Loss, bool | None, int] | None:
-    """What a rank's logbook says: where it was and why it stopped, whether by its own error (None if it noted no
-    error), and its process; None without a readable logbook."""
+def read(directory: Path, rank: int) -> tuple[Loss | None, str]:
+    """Where a rank was and how it ended, and why it did (empty if it could not say); None without a logbook."""
     try:
         data = (directory / _NAME.format(rank)).read_bytes()
         words = memoryview(data)[:_TEXT].cast("q")
         said = json.loads(data[_TEXT : _TEXT + words[0]])
     except (OSError, ValueError, TypeError):
-        return None
-    return _loss(said, words, said.get("error", "died")), said.get("own"), said["pid"]
+        return None, ""
+    why = said.get("why", "")
+    return _loss(said, words, "failed" if why else "died", said.get("detail", "")), why
 
 
-def note_failure(directory: Path, rank: int, reason: str) -> None:
-    """Write into a rank's logbook why it stopped, unless it did so itself."""
+def note_failure(directory: Path, rank: int, detail: str) -> None:
+    """Write into a rank's logbook how it ended, unless it did so itself."""
     path = directory / _NAME.format(rank)
     data = path.read_bytes() if path.exists() else bytes(_TEXT)
     length = memoryview(data)[:_TEXT].cast("q")[0]
-    said = (
-        json.loads(data[_TEXT : _TEXT + length]) if length else {"rank": rank, "pid": 0, "role": "", "instructions": []}
-    )
-    if "error" not in said:
-        text = json.dumps({**said, "error": reason, "own": True}).encode()
+    said = json.loads(data[_TEXT : _TEXT + length] or '{"role": "", "instructions": []}')
+    if "why" not in said:
+        text = json.dumps({**said, "rank": rank, "why": OWN, "detail": detail}).encode()
         path.write_bytes(len(text).to_bytes(8, sys.byteorder) + data[8:_TEXT] + text)
 
 
-def _loss(said: dict[str, Any], words: Any, reason: str) -> Loss:
+def _loss(said: dict[str, Any], words: Any, reason: str, detail: str) -> Loss:
     index = words[2]
     names = said["instructions"]
     inside = 0 < index <= len(names)
-    return Loss(said["rank"], said["role"], names[index - 1] if inside else "", words[1] if inside else -1, reason)
+    instruction, step = (names[index - 1], words[1]) if inside else ("", -1)
+    return Loss(said["rank"], said["role"], instruction, step, reason, detail, words[3] - 1)

@@ -20,7 +20,11 @@ class Loss:
     """The last one it began; empty between steps or if unknown."""
     step: int = -1
     reason: str = "died"
-    """What became of it: its error, the signal that killed it, or silence."""
+    """What became of it: failed, died, was killed by a signal."""
+    detail: str = ""
+    """Its error."""
+    waits_for: int = -1
+    """The rank that it was waiting for; -1 for none."""
 
     def __str__(self) -> str:
         role = f" ({self.role})" if self.role else ""
@@ -29,7 +33,7 @@ class Loss:
             where = f" in {self.instruction}"
         if self.step >= 0:
             where += f" of step {self.step}"
-        return f"rank {self.rank}{role} {self.reason}{where}"
+        return f"rank {self.rank}{role} {self.reason}{where}" + (f": {self.detail}" if self.detail else "")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -18,7 +18,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from halocline.runtime.logbook import Logbook
+from halocline.runtime.logbook import PEER, TOLD, Logbook
 from halocline.runtime.lost import Loss
 
 INTERVAL = 0.5
@@ -66,11 +66,11 @@ class Watch:
         self._known.wait(2 * INTERVAL + GRACE)
         return str(self.loss) if self.loss is not None and self.loss.rank != self.rank else ""
 
-    def report(self, reason: str) -> None:
-        """Tell everybody that this rank stops."""
+    def report(self, detail: str) -> None:
+        """Tell everybody that this rank fails."""
         self._raised = True
         if self.loss is None:
-            self._announce(self.logbook.loss(reason))
+            self._announce(self.logbook.loss("failed", detail))
 
     def leave(self) -> None:
         """This rank is done. Whoever keeps the store stays until the others know."""
@@ -151,8 +151,9 @@ class Watch:
             self._expected.popleft()
         if self._expected and time.monotonic() > self._expected[0][1]:
             story = self._expected[0][2]
-            self.logbook.fail(f"{story}: nothing came for {self.deadline:g} s", own=False)
-            self._announce(self.logbook.loss(f"gave up: {story}: nothing came for {self.deadline:g} s"))
+            detail = f"{story}: nothing came for {self.deadline:g} s"
+            self.logbook.fail(PEER, detail)
+            self._announce(self.logbook.loss("failed", detail))
 
     def _announce(self, loss: Loss) -> None:
         """The first announcement stands."""
@@ -167,7 +168,7 @@ class Watch:
         if self._over.wait(GRACE) or (self._raised and loss.rank == self.rank):
             return
         line = f"rank {self.rank} stops: {loss}"
-        self.logbook.fail(line, own=False)
+        self.logbook.fail(TOLD, line)
         print(line, file=sys.stderr, flush=True)
         os._exit(1)
 

@@ -6,7 +6,7 @@ Knows ranks and flat tensors; nothing of stages or microbatches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -104,13 +104,17 @@ class World:
             if self.watch is not None:
                 self.watch.expect(handle, story)
             return
+        notes = self.logbook.words
+        if peer is not None:
+            notes[3] = peer + 1
         try:
             handle.wait(timedelta(seconds=self.deadline))
+            notes[3] = 0
         except RuntimeError as error:
             late = "imed out" in str(error) or "imeout" in str(error)
             reason = f"nothing came for {self.deadline:g} s" if late else "its peer has failed or closed the connection"
-            if late and peer is not None and (other := self.logbook.neighbour(peer)) is not None:
-                reason += "; " + str(replace(other, reason="is"))
+            if late and peer is not None:
+                reason += self.logbook.waited_for(peer)
             if not late and self.watch is not None and (cause := self.watch.cause()):
                 reason = cause
             raise PeerLost(f"{story}: {reason}") from error
@@ -136,6 +140,7 @@ class World:
         if self.transport is not None:
             self.transport.close()
             dist.destroy_process_group()
+        self.logbook.remove()
         self.watch, self.transport = None, None
 
 
