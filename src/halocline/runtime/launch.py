@@ -83,7 +83,7 @@ def join(
         world_size=place.size,
         timeout=timedelta(seconds=deadline),
     )
-    book = Logbook(_run_directory(place, store), place.rank, os.getpid())
+    book = Logbook(_run_directory(place, store), place.rank, os.getpid(), keep=place.run_directory is not None)
     world = World(
         place.rank, place.size, where, deadline, make(transport, place.rank, where), place.launcher, book, None
     )
@@ -149,7 +149,7 @@ def _run_directory(place: Place, store: Any) -> Path:
 
 
 def _at_exit(world: World) -> None:
-    if world.watch is None:
+    if world.watch is None or world.logbook.failed:
         return
     error = getattr(sys, "last_value", None)
     if error is not None:

@@ -31,7 +31,9 @@ OWN, PEER, TOLD = "own", "peer", "told"
 class Logbook:
     """One rank's notes, or nobody's: without a directory nothing is written."""
 
-    def __init__(self, directory: Path | None, rank: int, pid: int) -> None:
+    def __init__(self, directory: Path | None, rank: int, pid: int, keep: bool = True) -> None:
+        self.keep = keep
+        """Whether the file stays when all went well."""
         self.path = directory / _NAME.format(rank) if directory is not None else None
         self._said: dict[str, Any] = {"rank": rank, "pid": pid, "role": "", "instructions": []}
         self._map: mmap.mmap | None = None
@@ -61,13 +63,17 @@ class Logbook:
         self._said["why"], self._said["detail"] = why, detail
         self._write()
 
+    @property
+    def failed(self) -> bool:
+        return "why" in self._said
+
     def loss(self, reason: str, detail: str = "") -> Loss:
         """This rank's own end, as the others will hear of it."""
         return _loss(self._said, self._words, reason, detail)
 
     def remove(self) -> None:
-        """Delete the file, and the directory if it was the last."""
-        if self.path is not None:
+        """All went well: delete the file, and the directory if it was the last, unless they are to be kept."""
+        if self.path is not None and not self.keep:
             self.path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self.path.parent.rmdir()
