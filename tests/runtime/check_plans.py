@@ -237,11 +237,24 @@ def gradients_of(plans: list[str], samples: int) -> list[tuple[float, dict[str, 
     return found
 
 
-def one_step(text: str, samples: int) -> tuple[float, int, float]:
-    """Loss and samples of a step on this rank, and the loss of the same step under autocast to bfloat16."""
-    plan, results = Plan.from_toml(text), []
-    for autocast in (None, torch.bfloat16):
-        engine = Engine(plan, MODELS["cnn"][0](), loss=F.cross_entropy, world=world(), autocast=autocast, dtype=None)
-        x, y = batch("cnn", samples, 0)
-        results.append(engine.step(x.float(), y))
-    return results[0].loss, results[0].samples, results[1].loss
+def one_step(model: str, text: str, samples: int, autocast: bool = False) -> tuple[float, int]:
+    """Loss and samples of a step in float32, or under autocast to bfloat16."""
+    dtype = torch.bfloat16 if autocast else None
+    engine = Engine(Plan.from_toml(text), MODELS[model][0](), loss=F.cross_entropy, world=world(), autocast=dtype)
+    x, y = batch(model, samples, 0)
+    result = engine.step(x.float(), y)
+    return result.loss, result.samples
+
+
+def exchanges_of(model: str, texts: list[str]) -> list[int]:
+    """How often the tiles of this rank exchange pixels in the second step of each plan."""
+    found = []
+    for text in texts:
+        plan = Plan.from_toml(text)
+        engine = Engine(plan, MODELS[model][0](), loss=F.cross_entropy, world=world(), dtype=torch.float64)
+        engine.step(*batch(model, 4, 0))  # the first one also records what a group reaches for
+        counter = world().exchanger(tuple(range(plan.world_size))).counter
+        before = counter.exchanges
+        engine.step(*batch(model, 4, 1))
+        found.append(counter.exchanges - before)
+    return found

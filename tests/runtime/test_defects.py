@@ -147,10 +147,13 @@ def test_defect_9_any_image_any_machine_and_the_batch_that_was_trained() -> None
     GEMS step as one batch where it trained on several."""
     height, width = MODELS["cnn"][1][1:]
     assert height != width and height & (height - 1) and width & (width - 1)
-    plan = plan_of([tiles(1, 2), ONE, ONE], "gems")
-    for loss, samples, low in on_processes(4, one_step, plan.to_toml(), 11):
+    images = plan_of([tiles(1, 2), ONE, ONE], "gems").to_toml()
+    for _, samples in on_processes(4, one_step, "cnn", images, 11):
         assert samples == 11
-        assert low == pytest.approx(loss, rel=0.05) and low != loss
+    vectors = plan_of([LANES, ONE, ONE], "gems").to_toml()
+    exact, rough = (on_processes(4, one_step, "mlp", vectors, 11, autocast=low) for low in (False, True))
+    for (loss, _), (low, samples) in zip(exact, rough):
+        assert samples == 11 and low == pytest.approx(loss, rel=0.05) and low != loss
 
 
 def test_defect_9_one_device_needs_no_process_group() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from check_plans import compare_all
+from check_plans import compare_all, exchanges_of
 from ranks import on_processes
 from teams import LANES, ONE, Team, plan_of, tiles
 
@@ -139,3 +139,10 @@ def test_twenty_steps_equal_one_device() -> None:
         for name, worst in zip(LONG, found):
             assert isinstance(worst, dict), f"{name}:\n{worst}"
             assert worst["loss"] < 1e-8, f"{name}: {worst}"
+
+
+def test_fused_layers_share_an_exchange() -> None:
+    plans = [plan_of([tiles(2, 2)], "gpipe", microbatches=1, fused=n).to_toml() for n in (0, 2, 6)]
+    for each, pairs, all_six in on_processes(4, exchanges_of, "cnn", plans):
+        assert each > pairs > all_six
+        assert all_six == 1  # in the forward; the image needs no gradient

@@ -18,6 +18,7 @@ import multiprocessing
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import zlib
 from collections.abc import Callable, Sequence
@@ -125,10 +126,11 @@ def close() -> None:
                 pipe.send(None)
             except OSError:
                 continue
-        for process, _ in pool:
-            process.join(5)
-            if process.is_alive():
-                process.terminate()
+    patience = time.monotonic() + 3
+    for process, _ in [member for pool in _POOLS.values() for member in pool]:
+        process.join(max(0.0, patience - time.monotonic()))
+        if process.is_alive():
+            process.terminate()
     _POOLS.clear()
 
 
