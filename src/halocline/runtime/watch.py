@@ -1,6 +1,6 @@
 """The watch: a thread on each rank that notices when another rank is gone, tells everybody, and ends the wait.
 
-Knows ranks and their store; nothing of messages. Every half second a rank leaves a beat in the store (where it runs and
+Knows ranks and their store; nothing of messages. Every quarter of a second a rank leaves a beat in the store (where it runs and
 what it is doing), looks whether a loss was announced, and looks after the next rank: on the same machine by its
 process, elsewhere by its beats. Who learns of a loss gives its own work a moment to fail by itself, and then ends the
 process, for a wait inside a communication library cannot be interrupted.
@@ -21,8 +21,8 @@ from typing import Any
 from halocline.runtime.logbook import PEER, TOLD, Logbook
 from halocline.runtime.lost import Loss
 
-INTERVAL = 0.5
-GRACE = 1.5
+INTERVAL = 0.25
+GRACE = 1.0
 """Seconds that a rank has to fail by itself after a loss is known."""
 SILENCE = 15.0
 """Seconds without a beat after which a rank on another machine is given up."""
