@@ -16,6 +16,7 @@ for by whoever needs them; buffers live from their receive to their free.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,10 @@ from halocline.schedule.instruction import (
 )
 from halocline.tiling.boxes import shape
 from halocline.tiling.exchanger import ExchangeTimeout
+
+TRAVELLING = 4
+"""Sent buffers that may live past their free: a message leaves only when its receiver, who may be busy, asks for it,
+and standing idle until then would cost more than the buffer."""
 
 
 @dataclass
@@ -146,6 +151,8 @@ class Executor:
         self.held: dict[tuple[int, int, int], Held] = {}
         self.arriving: dict[tuple[str, int, int, int], list[tuple[int, Tensor | None, Any]]] = {}
         self.sent: dict[tuple[Any, ...], tuple[Tensor, Any]] = {}
+        self.leaving: deque[Instruction] = deque()
+        """Frees of sent buffers that have not been waited for."""
         self.reductions: list[Reduction] = []
 
     # -- messages ------------------------------------------------------------------------------------------------
@@ -205,19 +212,25 @@ class Executor:
         return tensors
 
     def _free(self, instruction: Instruction) -> None:
-        _, pipe, stage, microbatch, what, peer = instruction
+        _, pipe, stage, microbatch, _, peer = instruction
         if peer < 0:
             del self.held[pipe, stage, microbatch]
             return
         if instruction[1:] in self.sent:
-            message, handle = self.sent.pop(instruction[1:])
-            self.world.wait(
-                handle,
-                f"rank {self.world.rank} waits in {instruction} for rank {self._global(peer)} to take "
-                f"{what} p{pipe} s{stage} m{microbatch}",
-                self._global(peer),
-            )
-            del message
+            self.leaving.append(instruction)
+            if len(self.leaving) > TRAVELLING:
+                self._let_go(self.leaving.popleft())
+
+    def _let_go(self, instruction: Instruction) -> None:
+        """Wait until a sent buffer has left, and drop it."""
+        _, pipe, stage, microbatch, what, peer = instruction
+        self.world.wait(
+            self.sent[instruction[1:]][1],
+            f"rank {self.world.rank} waits in {self.current} for rank {self._global(peer)} to take "
+            f"{what} p{pipe} s{stage} m{microbatch}",
+            self._global(peer),
+        )
+        del self.sent[instruction[1:]]
 
     # -- compute -------------------------------------------------------------------------------------------------
 
@@ -316,6 +329,8 @@ class Executor:
         self.reductions.append(Reduction(parameters, self.world, self.groups[stage], str(instruction)))
 
     def _step(self, instruction: Instruction) -> None:
+        while self.leaving:
+            self._let_go(self.leaving.popleft())
         self._await_reductions()
         self.finish()
 
