@@ -48,13 +48,13 @@ def test_a_hanging_rank_is_named_and_so_is_who_waited_for_it(monkeypatch) -> Non
 
 
 @pytest.mark.parametrize("kind", ["kill", "raise"])
-def test_without_a_launcher_that_ends_them_the_others_stop_within_5_s(kind: str) -> None:
+def test_without_a_launcher_that_ends_them_the_others_stop_within_5_s(kind: str, tmp_path: Path) -> None:
     """Like srun without --kill-on-bad-exit: nobody ends the survivors but their own watch."""
     processes = []
     for rank in range(4):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "OMPI", "PMI"))}
         env |= {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "4", "SLURM_LOCALID": str(rank), "OMP_NUM_THREADS": "1"}
-        env |= {"MASTER_PORT": str(20000 + os.getpid() % 9000)}
+        env |= {"TMPDIR": str(tmp_path), "MASTER_PORT": str(20000 + os.getpid() % 9000)}
         command = [sys.executable, "-W", "error", str(HERE / "check_faults.py"), kind]
         processes.append(subprocess.Popen(command, env=env, stdout=-1, stderr=-1, text=True))
     try:

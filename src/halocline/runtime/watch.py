@@ -1,9 +1,9 @@
 """The watch: a thread on each rank that notices when another rank is gone, tells everybody, and ends the wait.
 
-Knows ranks and their store; nothing of messages. Every quarter of a second a rank leaves a beat in the store (where it runs and
-what it is doing), looks whether a loss was announced, and looks after the next rank: on the same machine by its
-process, elsewhere by its beats. Who learns of a loss gives its own work a moment to fail by itself, and then ends the
-process, for a wait inside a communication library cannot be interrupted.
+Knows ranks and their store; nothing of messages. Every quarter of a second a rank leaves a beat in the store (where it
+runs and what it is doing), looks whether a loss was announced, and looks after the next rank: on the same machine by
+its process, elsewhere by its beats. Who learns of a loss gives its own work a moment to fail by itself, and then ends
+the process, for a wait inside a communication library cannot be interrupted.
 """
 
 from __future__ import annotations

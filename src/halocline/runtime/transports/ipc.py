@@ -32,7 +32,9 @@ class Ipc(Transport):
 
     def __init__(self, rank: int, device: torch.device, patience: float = 600.0) -> None:
         super().__init__(rank)
-        self.device, self.patience = device, patience
+        self.device = device
+        self.patience = patience
+        """Seconds that a send may wait for a slot."""
         self.directory = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
         token = [secrets.token_hex(8) if rank == 0 else ""]
         dist.broadcast_object_list(token, 0)
@@ -41,13 +43,13 @@ class Ipc(Transport):
         self._in: dict[int, _Inbox] = {}
         self._exchangers: dict[Any, TransportExchanger] = {}
 
-    def _mailbox(self, source: int, target: int) -> Mailbox:
+    def mailbox(self, source: int, target: int, seconds: float) -> Mailbox:
         path = self.directory / f"{self._stem}_{source}_{target}"
-        return Mailbox(path, source == self.rank, self.patience)
+        return Mailbox(path, source == self.rank, seconds)
 
     def send(self, message: Tensor, peer: int, label: object = "") -> Handle:
         if peer not in self._out:
-            self._out[peer] = _Outbox(self._mailbox(self.rank, peer), self)
+            self._out[peer] = _Outbox(self.mailbox(self.rank, peer, self.patience), self)
         self._out[peer].send(message.view(-1).view(torch.uint8))
         return _DONE
 
@@ -136,8 +138,7 @@ class _Inbox:
 
     def take(self, number: int, message: Tensor, seconds: float) -> None:
         if self.box is None:  # the peer makes it with its first message
-            self.transport.patience = seconds
-            self.box = self.transport._mailbox(self.peer, self.transport.rank)
+            self.box = self.transport.mailbox(self.peer, self.transport.rank, seconds)
         box = self.box
         poll(lambda: box.arrived(number), seconds)
         index, size = box.record(number)
