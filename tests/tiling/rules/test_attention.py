@@ -130,5 +130,5 @@ def test_cut_channels_are_refused() -> None:
     x = tiling.tile(torch.zeros(2, 3, 4, 6), (1, 2), tiling.NoCommunication(0, 2))
     with pytest.raises(UntiledOperation, match="channels, dim -1, are cut"):
         F.scaled_dot_product_attention(x, x, x)
-    with pytest.raises(UntiledOperation, match="only the sequence may be cut"):
+    with pytest.raises(UntiledOperation, match="only the sequence, dim 0, or the batch may be cut"):
         nn.MultiheadAttention(6, 2)(x[0], x[0], x[0])

@@ -85,7 +85,7 @@ def test_channels_last_is_kept() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(UntiledOperation, match="last 2 dims"):
-        assert_exact(nn.ConvTranspose2d(3, 3, 2, 2), (1, 3, 8, 8), grid=(2,))
+        assert_exact(nn.ConvTranspose2d(4, 3, 2, 2), (1, 4, 8, 8), grid=(2,), dims=(-3,))  # channels
     x = tiling.tile(torch.zeros(1, 3, 8, 8), (2, 1), NoCommunication(0, 2))
     with pytest.raises(ValueError, match="needs 4 input channels"):
         nn.functional.conv_transpose2d(x, torch.zeros(4, 1, 2, 2))
