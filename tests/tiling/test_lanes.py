@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from operators import FUNCTIONAL
 from ranks import assert_close, assert_exact, image, on_threads
 from torch import Tensor, nn
 
@@ -184,3 +185,20 @@ def test_a_lane_gets_the_halo_of_its_own_samples() -> None:
         assert_close(out.local, F.conv2d(whole, kernel, padding=1)[a:b, :, c:d], 1e-14, "the tile")
 
     on_threads(4, run)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of functions that it is about to drop
+@pytest.mark.parametrize("tiled", [False, True], ids=["lanes", "lanes of tiles"])
+@pytest.mark.parametrize("name", [n for n, c in FUNCTIONAL.items() if hasattr(F, n) and not c.random | c.refused])
+def test_every_function_is_exact_or_refused(name: str, tiled: bool) -> None:
+    case = FUNCTIONAL[name]
+    shape = case.shapes[0]
+    if any(len(s) != len(shape) or s[0] != shape[0] or s[-1] != shape[-1] for s in case.shapes):
+        pytest.skip("its tensors cannot all be cut alike")
+    dims = (-len(shape), -1) if tiled else (-len(shape),)
+    cuts = tuple((0, shape[d] // 2, shape[d]) for d in dims)
+    plain = [image(s, 8).requires_grad_() for s in case.plain]
+    try:
+        assert_exact(case.call, case.shapes, cuts=cuts, plain=plain, dims=dims)
+    except UntiledOperation as refusal:
+        assert "tiling.rule(" in str(refusal) and "full()" in str(refusal)
