@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import torch
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
@@ -32,6 +33,8 @@ class Passage:
     """It carries all that this rank holds (or, going up, has a gradient of), so it can be used as it came."""
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
+        if self.whole and len(self.parts) == 1:
+            return tensors[self.parts[0].index].contiguous().view(-1).view(torch.uint8)
         return pack(self.parts, tensors, self.origins)
 
     def unpack(self, message: Tensor, tensors: Sequence[Tensor], add: bool = False) -> None:
@@ -44,7 +47,8 @@ class Passage:
         for part in self.parts:
             dtype = self.crossings[part.index].torch_dtype
             stop = start + prod(shape(part.box)) * dtype.itemsize
-            found[part.index] = message[start:stop].view(dtype).view(shape(part.box))
+            flat = message if len(self.parts) == 1 else message[start:stop]
+            found[part.index] = flat.view(dtype).view(shape(part.box))
             start = stop
         return found
 

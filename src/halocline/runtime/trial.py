@@ -9,22 +9,21 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halocline.plan.plan import Plan
 from halocline.runtime.address import layers_at
 from halocline.runtime.engine import Engine
+from halocline.runtime.launch import join, run_local
 from halocline.runtime.layers import Layer, one_device, own_randomness
+from halocline.runtime.lost import PeerLost
 from halocline.runtime.stage import Loss
 from halocline.runtime.verify import Differences, Reference, compare, reference
-from halocline.runtime.world import World
 
 LOSSES: dict[str, Loss] = {"cross-entropy": F.cross_entropy, "mse": F.mse_loss}
 CHANNELS = 3
@@ -101,6 +100,8 @@ class Trial:
 class _Failure(NamedTuple):
     """Why a rank could not do its part."""
 
+    lost: bool
+    """Whether it only lost another rank, which has the better story."""
     when: float
     story: str
 
@@ -129,7 +130,7 @@ def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Difference
         path = Path(directory) / "reference.pt"
         torch.save(vars(known), path)
         say(f"{plan.world_size} processes")
-        ranks = _on_processes(plan.world_size, _compare_here, trial, output, str(path))
+        ranks = run_local(plan.world_size, _compare_here, trial, output, str(path))
     failed = sorted(rank for rank in ranks if isinstance(rank, _Failure))
     if failed:
         # The first is the cause; the others are ranks that waited for it in vain.
@@ -144,7 +145,7 @@ def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Difference
 def _compare_here(trial: Trial, output: tuple[int, ...], path: str) -> Differences | _Failure:
     """One rank's part. An error is handed back: the launcher would print pages for one that is raised."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=trial.deadline))
+    world = join("cpu", deadline=trial.deadline)
     try:
         known = Reference(**torch.load(path, weights_only=True, mmap=True))
         engine = Engine(
@@ -152,34 +153,12 @@ def _compare_here(trial: Trial, output: tuple[int, ...], path: str) -> Differenc
             trial.layers(),
             loss=LOSSES[trial.named_loss(output)],
             optimizer=optimizer,
-            world=World.join(deadline=trial.deadline),
+            world=world,
             seed=trial.seed,
             dtype=trial.torch_dtype,
         )
         return compare(engine, trial.batches(output), known)
     except Exception as error:
-        return _Failure(time.time(), f"rank {dist.get_rank()}: {type(error).__name__}: {error}")
+        return _Failure(isinstance(error, PeerLost), time.time(), f"rank {world.rank}: {type(error).__name__}: {error}")
     finally:
-        dist.destroy_process_group()  # who waits for this rank is told at once
-
-
-def _on_processes(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=size,
-        run_id="verify",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
-    try:
-        results = elastic_launch(config, function)(*args)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        raise RuntimeError(f"process {rank} ended with exit code {failure.exitcode}") from error
-    return [results[rank] for rank in range(size)]
+        world.close()  # who waits for this rank is told at once
