@@ -128,6 +128,7 @@ def wrong_collectives() -> str:
 
     def act() -> None:
         handles = [world.start_sum(torch.zeros(3), group, f"of {group}") for group in groups]
+        _SENT.extend(handles)
         for handle in handles:
             handle.wait(SECOND)
 

@@ -121,16 +121,17 @@ def on_processes(size: int, function: Callable[..., Any], *args: Any, **kwargs: 
 @atexit.register
 def close(size: int | None = None) -> None:
     """End the kept processes: all, or those of one size, whose connections a test has spoiled."""
-    for pool in [_POOLS.pop(n) for n in list(_POOLS) if size in (None, n)]:
-        for _, pipe in pool:
-            try:
-                pipe.send(None)
-            except OSError:
-                continue
-        for process, _ in pool:
-            process.join(5)
-            if process.is_alive():
-                process.terminate()
+    ended = [member for n in list(_POOLS) if size in (None, n) for member in _POOLS.pop(n)]
+    for _, pipe in ended:
+        try:
+            pipe.send(None)
+        except OSError:
+            continue
+    patience = time.monotonic() + 3
+    for process, _ in ended:
+        process.join(max(0.0, patience - time.monotonic()))
+        if process.is_alive():
+            process.terminate()
 
 
 # ------------------------------------------------------------------------------------------------------- one device

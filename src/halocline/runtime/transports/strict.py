@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -35,6 +35,8 @@ class Refused(ValueError):
 class Strict(Transport):
     name = "strict"
     _made = 0
+    _left: ClassVar[list[Any]] = []
+    """Messages of a refused collective: nobody takes them, and gloo closes a connection whose message is dropped."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(rank)
@@ -129,6 +131,7 @@ class Strict(Transport):
             for peer, number, theirs, received, _ in posted:
                 received.wait(timeout)
                 if _read(theirs) != _read(envelope):
+                    Strict._left.append(posted)
                     raise Refused(
                         f"collective {number} that rank {self.rank} and rank {peer} take part in: rank {self.rank} "
                         f"starts [{ours}] and rank {peer} starts [{_read(theirs)}]"
