@@ -9,13 +9,17 @@ from ranks import assert_exact, on_threads
 from torch import nn
 
 from halocline import tiling
-from halocline.tiling import window
+from halocline.tiling import strip, window
 
 
-@pytest.fixture(params=[0, window.SMALL], ids=["large", "small"], autouse=True)
-def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run every test the way large tiles go, and the way small ones go."""
-    monkeypatch.setattr(window, "SMALL", request.param)
+@pytest.fixture(params=["large", "small", "packed"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every test the way large tiles go, the way small ones go, and with strips packed as on a GPU."""
+    if request.param != "small":
+        monkeypatch.setattr(window, "SMALL", 0)
+    if request.param == "packed":
+        monkeypatch.setattr(strip, "PACKED_ON", ("cpu",))
+        monkeypatch.setattr(window, "INDEXED_ON", ("cpu",))
 
 
 GRIDS = {1: [(2,), (3,), (4,)], 2: [(1, 2), (3, 1), (2, 2), (2, 3)], 3: [(1, 1, 2), (2, 1, 2), (2, 2, 2)]}

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
-from halocline.tiling.boxes import Box, Interval, Reach, clip, contains, intersect_interval, is_empty, out_cuts
+from halocline.tiling.boxes import (
+    Box,
+    Interval,
+    Reach,
+    Window,
+    clip,
+    contains,
+    intersect_interval,
+    is_empty,
+    out_cuts,
+)
 from halocline.tiling.spec import TileSpec
 
 
@@ -67,7 +77,8 @@ def geometry(spec: TileSpec, reaches: tuple[Reach, ...], own_padding: bool = Tru
 def _geometry(spec: TileSpec, reaches: tuple[Reach, ...], own_padding: bool) -> Geometry:
     """Work out an operator.
 
-    `own_padding` says that the operator can add equal padding on both sides of a dim by itself, without a copy.
+    `own_padding` says that the operator can add equal padding on both sides of a dim by itself, without a copy, and
+    that it ignores pixels which its last stride does not reach.
     When every rank already holds what it needs, margins are used and shrink; else each rank fetches what it needs.
     """
     rank = spec.exchanger.rank
@@ -89,8 +100,20 @@ def _geometry(spec: TileSpec, reaches: tuple[Reach, ...], own_padding: bool) -> 
     delegate = own_padding and not empty and not is_empty(in_box)
     padding = tuple(lo if lo == hi and delegate else 0 for lo, hi in pads)
     padded = tuple((a - lo + p, b + hi - p) for (a, b), (lo, hi), p in zip(in_box, pads, padding))
-    plain = not exchange and not empty and padded == in_box == spec.held
+    plain = not exchange and not empty and padded == in_box and _as_held(reaches, in_box, spec.held, own_padding)
     return Geometry(spec, out, need, exchange, out_box, in_box, padded, padding, empty, plain)
+
+
+def _as_held(reaches: tuple[Reach, ...], needed: Box, held: Box, strides: bool) -> bool:
+    """Whether the operator gives the same outputs from what is held; with `strides`, the last may leave pixels unread.
+
+    So a convolution of kernel 1 and stride 2, which does not read the last row, needs no copy without that row.
+    """
+    for reach, (a, b), (start, stop) in zip(reaches, needed, held):
+        unread = stop - b
+        if a != start or (unread and not (strides and isinstance(reach, Window) and 0 < unread < reach.stride)):
+            return False
+    return True
 
 
 def _pads(reaches: tuple[Reach, ...], out: Box, size: tuple[int, ...]) -> tuple[Interval, ...]:

@@ -15,13 +15,14 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, intersect, is_empty, shape, slices
 from halocline.tiling.geometry import Geometry, border
 from halocline.tiling.route import Index, Route, empty_as, index, route
+from halocline.tiling.strip import copy_pixels
 
 TILE = -1
 """The number of the tile itself among the sources; strips count from 0."""
 FILL = -2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Assembly:
     """How the pixels of one box come together."""
 
@@ -32,10 +33,13 @@ class Assembly:
     """Where in the box lies padding."""
     row: tuple[int, tuple[tuple[int, int], ...]] | None
     """If whole sources just lie side by side: the dim, and each (source or FILL, its length), in order."""
+    whole: bool
+    """Whether the box is the target of the route, with all that was received in it."""
 
     def halo_alone(self, tile: Tensor, strips: Sequence[Tensor], way: Route) -> Tensor:
         """The box with what was received in it, and zero elsewhere."""
         box = empty_as(tile, way.resize(tile, self.size)).zero_()
+        strips = way.each(strips, tile)
         for source, there, here in self.pieces:
             if source != TILE:
                 box[here].copy_(strips[source][there])
@@ -50,6 +54,7 @@ class Assembly:
     def run(self, tile: Tensor, strips: Sequence[Tensor], way: Route, fill: float) -> Tensor:
         """The box, in the memory format of `tile`. Equal to a source where that is all there is in it: a view."""
         if self.row is not None:
+            strips = way.each(strips, tile)
             dim, lengths = self.row
             parts = []
             for source, length in lengths:
@@ -72,6 +77,13 @@ class Assembly:
         box = empty_as(tile, way.resize(tile, self.size))
         for place in self.fills:
             box[place] = fill
+        if self.whole:
+            for source, there, here in self.pieces:
+                if source == TILE:
+                    copy_pixels(box[here], tile[there])
+            way.place(box, strips)
+            return box
+        strips = way.each(strips, tile)
         for source, there, here in self.pieces:
             box[here].copy_((tile if source == TILE else strips[source])[there])
         return box
@@ -107,6 +119,7 @@ def assembly(where: Geometry, box: Box) -> Assembly:
         ),
         tuple(index(slab, spec.dims) for slab in border(box, intersect(where.in_box, box))),
         _row(pieces, box, spec.dims),
+        box == where.padded,
     )
 
 

@@ -19,6 +19,18 @@ from torch.autograd.function import once_differentiable
 
 from halocline.tiling.boxes import Box, contains, intersect, is_empty, shape, slices
 from halocline.tiling.exchanger import Exchanger, Wait
+from halocline.tiling.strip import (
+    Strip,
+    add,
+    as_rows,
+    by_strip,
+    copy_pixels,
+    empty_rows,
+    pack,
+    packed,
+    place,
+    unpack,
+)
 
 Index = tuple[Any, ...]
 
@@ -31,29 +43,20 @@ def index(parts: Sequence[slice], dims: tuple[int, ...]) -> Index:
     return (Ellipsis, *full)
 
 
-@dataclass(frozen=True)
-class Strip:
-    """What one peer sends or receives: where it lies in a tensor, and its size in the spatial dims."""
-
-    peer: int
-    at: Index
-    size: tuple[int, ...]
-    only: tuple[int, int, int] | None = None
-    """The (dim, start, length) of a strip that is cut off in one dim only: torch takes that faster than an index."""
-
-    def of(self, tensor: Tensor) -> Tensor:
-        return tensor[self.at] if self.only is None else tensor.narrow(*self.only)
-
-
 @dataclass(frozen=True, eq=False)
 class Route:
-    """This rank's part in moving pixels from `source` (a tensor over the box it holds) to `target` (one it needs)."""
+    """This rank's part in moving pixels from `source` (a tensor over the box it holds) to `target` (one it needs).
+
+    The strips that arrive are a list of tensors; where they travel as rows (see strip.py), of one: the rows of all.
+    """
 
     dims: tuple[int, ...]
     target: tuple[int, ...]
     """The target's size in the spatial dims."""
     sends: tuple[Strip, ...]
     """Where in the source lies what each peer needs."""
+    rounds: tuple[tuple[Strip, ...], ...]
+    """`sends`, in order, as groups of disjoint strips."""
     receives: tuple[Strip, ...]
     """Where in the target lies what each peer sends."""
     keep: tuple[Index, Index] | None
@@ -74,26 +77,68 @@ class Route:
 
     def start(self, source: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
         """Send what peers need; the strips, in the order of `receives`, are filled after the returned wait."""
+        if packed(source, self.dims):
+            return self._start_rows(self.sends, source, self.receives, source, exchanger)
         sends = {s.peer: s.of(source).contiguous() for s in self.sends}
         strips = [source.new_empty(self.resize(source, s.size)) for s in self.receives]
         return exchanger.start(sends, {s.peer: t for s, t in zip(self.receives, strips)}), strips
 
+    def _start_rows(
+        self,
+        sends: tuple[Strip, ...],
+        source: Tensor | Sequence[Tensor],
+        receives: tuple[Strip, ...],
+        like: Tensor,
+        exchanger: Exchanger,
+    ) -> tuple[Wait, list[Tensor]]:
+        """Send strips, of one tensor or as they are given, as rows."""
+        samples = like.shape[0]
+        parts: Sequence[Tensor] = ()
+        if not isinstance(source, Tensor):
+            parts = [as_rows(strip) for strip in source]
+        elif sends:
+            parts = by_strip(pack(source, sends), sends, samples)
+        arriving = empty_rows(receives, like)
+        landing = by_strip(arriving, receives, samples) if receives else ()
+        wait = exchanger.start(
+            {s.peer: t for s, t in zip(sends, parts)}, {s.peer: t for s, t in zip(receives, landing)}
+        )
+        return wait, [arriving]
+
+    def each(self, strips: Sequence[Tensor], like: Tensor) -> Sequence[Tensor]:
+        """What arrived in the forward as one tensor per strip, in the order of `receives`."""
+        if packed(like, self.dims) and strips:
+            return unpack(strips[0], self.receives, like.shape[0]) if self.receives else ()
+        return strips
+
     def assemble(self, target: Tensor, source: Tensor, strips: Sequence[Tensor]) -> Tensor:
         """Write what was kept and what was received into the target."""
         if self.keep is not None:
-            target[self.keep[1]].copy_(source[self.keep[0]])
-        for place, strip in zip(self.receives, strips):
-            target[place.at].copy_(strip)
+            copy_pixels(target[self.keep[1]], source[self.keep[0]])
+        self.place(target, strips)
         return target
+
+    def place(self, target: Tensor, strips: Sequence[Tensor]) -> None:
+        """Write what was received into the target."""
+        if packed(target, self.dims):
+            if self.receives:
+                place(target, self.receives, strips[0])
+            return
+        for where, strip in zip(self.receives, strips):
+            target[where.at].copy_(strip)
 
     def start_back(self, grad: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
         """Send the gradient of what was received back to its owners; the strips are in the order of `sends`."""
+        if packed(grad, self.dims):
+            return self._start_rows(self.receives, grad, self.sends, grad, exchanger)
         return self.start_strips_back([s.of(grad).contiguous() for s in self.receives], grad, exchanger)
 
     def start_strips_back(
         self, grads: Sequence[Tensor], like: Tensor, exchanger: Exchanger
     ) -> tuple[Wait, list[Tensor]]:
         """The same from the gradients of the strips themselves, in the order of `receives`."""
+        if packed(like, self.dims):
+            return self._start_rows(self.receives, grads, self.sends, like, exchanger)
         strips = [like.new_empty(self.resize(like, s.size)) for s in self.sends]
         sends = {s.peer: grad for s, grad in zip(self.receives, grads)}
         return exchanger.start(sends, {s.peer: t for s, t in zip(self.sends, strips)}), strips
@@ -113,10 +158,18 @@ class Route:
                 result = empty_as(grad, size)
                 if list(part.shape) != size:
                     result.zero_()
-                result[self.keep[0]].copy_(part)
-        for place, strip in zip(self.sends, strips):
-            place.of(result).add_(strip)
+                copy_pixels(result[self.keep[0]], part)
+        self.add(result, strips)
         return result
+
+    def add(self, grad: Tensor, strips: Sequence[Tensor]) -> None:
+        """Add what came back from each peer to the gradient of the source."""
+        if packed(grad, self.dims):
+            if self.sends:
+                add(grad, self.rounds, strips[0])
+            return
+        for where, strip in zip(self.sends, strips):
+            where.of(grad).add_(strip)
 
 
 def empty_as(like: Tensor, size: Sequence[int]) -> Tensor:
@@ -140,13 +193,14 @@ def route(
     """
     exchange = any(not contains(own, box) for own, box in zip(owned, need))
     mine, wanted = owned[rank], need[rank]
-    sends, receives = [], []
+    rounds: list[list[tuple[int, Box]]] = []
+    receives = []
     for peer in range(len(owned)):
         if peer == rank:
             continue
         out = intersect(mine, need[peer])
         if not is_empty(out):
-            sends.append(_strip(peer, out, held, dims))
+            _join(rounds, peer, out)
         into = intersect(owned[peer], wanted)
         if not is_empty(into):
             receives.append(_strip(peer, into, target, dims))
@@ -155,11 +209,22 @@ def route(
     if not is_empty(kept):
         keep = index(slices(kept, held), dims), index(slices(kept, target), dims)
     if not exchange:
-        sends, receives = [], []
+        rounds, receives = [], []
+    by_round = tuple(tuple(_strip(peer, out, held, dims) for peer, out in parts) for parts in rounds)
+    sends = tuple(strip for strips in by_round for strip in strips)
     written = prod(shape(kept)) + sum(prod(s.size) for s in receives)
     covered = written == prod(shape(target))
     same = kept == held == target
-    return Route(dims, shape(target), tuple(sends), tuple(receives), keep, covered, exchange, same)
+    return Route(dims, shape(target), sends, by_round, tuple(receives), keep, covered, exchange, same)
+
+
+def _join(rounds: list[list[tuple[int, Box]]], peer: int, box: Box) -> None:
+    """Put a box into the first round whose boxes are all disjoint from it."""
+    for parts in rounds:
+        if all(is_empty(intersect(box, other)) for _, other in parts):
+            parts.append((peer, box))
+            return
+    rounds.append([(peer, box)])
 
 
 def _strip(peer: int, part: Box, whole: Box, dims: tuple[int, ...]) -> Strip:

@@ -22,13 +22,16 @@ from halocline.tiling.exchanger import Wait
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
 from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, trial, worth_trying
-from halocline.tiling.route import Route, index
+from halocline.tiling.route import Route, empty_as, index
 from halocline.tiling.tensor import TileTensor
 
 Grads = Sequence[Tensor | None]
 SMALL = 1 << 15
 """Values of a tile up to which its padded copy is kept for the backward after all, and nothing overlaps: that is faster
 than making it anew, and so small a copy does not matter. Whatever the policy, since a recomputation must save alike."""
+
+INDEXED_ON = ("cuda",)
+"""The types of device on which `Indexed` operators keep indices, eight bytes each. A CPU rather saves the memory."""
 
 
 class LocalOperator(Protocol):
@@ -73,6 +76,26 @@ class Recomputed:
         return given
 
 
+class Indexed(Recomputed):
+    """One whose kernel on a GPU says which pixels it chose (max pooling): that is kept, as one device keeps it.
+
+    Its backward then reads no input at all; and it never overlaps, as the parts of an output number other pixels.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor, Geometry], Tensor],
+        choose: Callable[[Tensor, Geometry], tuple[Tensor, Tensor]],
+        give: Callable[[Tensor, Tensor, Tensor, Geometry], Tensor],
+    ) -> None:
+        super().__init__(function)
+        self.choose = choose
+        """From the padded input to the output and the chosen pixels' numbers."""
+        self.give = give
+        """The gradient of the padded input, from (that of the output, an input of which only the shape counts, the
+        numbers, where)."""
+
+
 def windowed(
     x: TileTensor,
     reaches: tuple[Reach, ...],
@@ -93,6 +116,8 @@ def windowed(
     if x.local.numel() <= SMALL and not where.empty:
         return TileTensor.wrap(operator.forward(_PAD(x.local, where, fill), where, params), where.out)
     task = Task(where, reaches, operator, fill, linear, POLICY())
+    if isinstance(operator, Indexed) and x.local.device.type in INDEXED_ON and not where.empty:
+        return TileTensor.wrap(_CHOOSE(x.local, task), where.out)
     return TileTensor.wrap(_APPLY(x.local, task, *params), where.out)
 
 
@@ -117,7 +142,7 @@ def _compute(task: Task, source: Tensor, params: Sequence[Tensor | None]) -> tup
     parts, found, started = None, None, 0.0
     if task.policy == "always":
         parts = split(where, task.reaches)
-    elif task.policy == "auto":
+    elif task.policy == "auto" and where.source.exchanger.travels:
         parts = split(where, task.reaches)
         if parts is not None:
             shapes = tuple(source.shape), *(tuple(p.shape) for p in params if p is not None)
@@ -212,8 +237,35 @@ class _Windowed(torch.autograd.Function):
         return grads[0], None, *grads[1:]
 
 
+class _Choose(torch.autograd.Function):
+    """An `Indexed` operator on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, task: Task) -> Tensor:
+        assert isinstance(task.operator, Indexed)
+        where = task.where
+        way = halo_route(where)
+        strips: list[Tensor] = []
+        if where.exchange:
+            wait, strips = way.start(source, where.source.exchanger)
+            wait()
+        out, numbers = task.operator.choose(_padded(task, way, source, strips), where)
+        ctx.task = task
+        ctx.save_for_backward(source, numbers)  # the source's shape and format count, not its values: see Indexed
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        source, numbers = ctx.saved_tensors
+        where = ctx.task.where
+        like = empty_as(source, halo_route(where).resize(source, shape(where.padded)))
+        return _return_halo(where, ctx.task.operator.give(grad, like, numbers, where)), None
+
+
 # Function.apply, without its search for functorch's transforms, which a tile does not go through.
 _PAD: Callable[..., Tensor] = super(torch.autograd.Function, _Pad).apply
+_CHOOSE: Callable[..., Tensor] = super(torch.autograd.Function, _Choose).apply
 _APPLY: Callable[..., Tensor] = super(torch.autograd.Function, _Windowed).apply
 
 
@@ -259,7 +311,7 @@ def _backward_in_parts(
     """
     where, operator = task.where, task.operator
     way = halo_route(where)
-    returns = [torch.zeros_like(strip) for strip in strips]
+    returns = [torch.zeros_like(strip) for strip in way.each(strips, source)]
     extra: list[Tensor | None] = [None] * len(params)
     # A bias is added once per output, which the tile's part counts.
     first = (wanted[0], *(w and i == 0 for i, w in enumerate(wanted[1:])))
@@ -285,6 +337,5 @@ def _backward_in_parts(
         wait()
         grad_source = grads[0]
         assert grad_source is not None
-        for place, strip in zip(way.sends, returned):
-            place.of(grad_source).add_(strip)
+        way.add(grad_source, returned)
     return grads

@@ -144,9 +144,10 @@ class _BatchNormCuda(torch.autograd.Function):
         local = _dense(local)
         ranks, counts, _ = _counts(spec, _uncut_samples(local, spec), local.device)
         wide = torch.float32 if local.dtype in LOW_PRECISION else local.dtype
-        mine = torch.zeros((2, local.shape[1]), dtype=wide, device=local.device)
         if local.numel():
             mine = torch.stack(torch.batch_norm_stats(local, eps))
+        else:
+            mine = torch.zeros((2, local.shape[1]), dtype=wide, device=local.device)
         parts = spec.exchanger.all_gather(mine)
         if len(ranks) < len(parts):
             parts = parts[ranks]

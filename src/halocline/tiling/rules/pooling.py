@@ -20,7 +20,7 @@ from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.rules.convolution import check_image, hashable, tuples
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.window import Recomputed, windowed
+from halocline.tiling.window import Indexed, Recomputed, windowed
 
 Ints = tuple[int, ...]
 
@@ -50,7 +50,22 @@ def _windows(
 @lru_cache(maxsize=1024)
 def _max_operator(kernel: Ints, stride: Ints, dilation: Ints) -> Recomputed:
     function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1]
-    return Recomputed(lambda padded, where: function(padded, kernel, stride, where.padding, dilation))
+
+    def largest(padded: Tensor, where: Geometry) -> Tensor:
+        return function(padded, kernel, stride, where.padding, dilation)
+
+    if len(kernel) == 1:
+        return Recomputed(largest)
+    aten = torch.ops.aten
+    choose, give = (
+        (aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward),
+        (aten.max_pool3d_with_indices, aten.max_pool3d_with_indices_backward),
+    )[len(kernel) - 2]
+    return Indexed(
+        largest,
+        lambda padded, where: choose(padded, kernel, stride, where.padding, dilation, False),
+        lambda grad, like, numbers, where: give(grad, like, kernel, stride, where.padding, dilation, False, numbers),
+    )
 
 
 def _max_pool(functions: tuple[Callable[..., Any], ...], dims: int) -> None:

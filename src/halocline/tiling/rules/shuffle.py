@@ -79,7 +79,7 @@ def pixel_unshuffle(input: TileTensor, downscale_factor: int) -> TileTensor:
     if any(n % downscale_factor for n in input.spec.size):
         raise ValueError(f"pixel_unshuffle by {downscale_factor} does not divide the image's size {input.spec.size}")
     window = Window(downscale_factor, downscale_factor)
-    return windowed(input, (window, window), Unshuffle(downscale_factor))
+    return windowed(input, (window, window), Unshuffle(downscale_factor), own_padding=False)
 
 
 @rule(torch.channel_shuffle, torch.native_channel_shuffle)
