@@ -11,9 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halocline.plan import Plan
-from halocline.runtime import Engine, World
-from halocline.runtime.boundary import sample_cuts
-from halocline.runtime.layers import derived_seed, one_device
+from halocline.runtime import Engine, World, verify
 
 
 class Pair(nn.Module):
@@ -143,35 +141,22 @@ def batch(model: str, samples: int, step: int) -> tuple[Tensor, Tensor]:
     return x, torch.randint(0, 5, places, generator=generator)
 
 
-Reference = tuple[list[float], list[dict[str, Tensor]], dict[str, Tensor], dict[str, Tensor]]
-"""Losses, gradients by step; parameters and buffers at the end."""
+def optimizer(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
 
 @lru_cache(maxsize=256)
-def reference(model: str, replicas: int, microbatches: int, sizes: tuple[int, ...]) -> Reference:
-    """The same steps on one device, the microbatches of all replicas one after the other."""
-    net = one_device(MODELS[model][0](), seed=3).double()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    losses, gradients = [], []
-    for step, samples in enumerate(sizes):
-        x, y = batch(model, samples, step)
-        optimizer.zero_grad()
-        total, number = 0.0, 0
-        for begin, end in sample_cuts(samples, replicas):
-            for a, b in sample_cuts(end - begin, microbatches):
-                value: Any = x[begin + a : begin + b]
-                for name, layer in net.named_children():
-                    torch.manual_seed(derived_seed(3, step, name, number))
-                    value = layer(value)
-                loss = F.cross_entropy(value, y[begin + a : begin + b])
-                (loss * ((b - a) / samples)).backward()
-                total += loss.item() * (b - a) / samples
-                number += 1
-        gradients.append({n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None})
-        optimizer.step()
-        losses.append(total)
-    parameters = {name: p.detach() for name, p in net.named_parameters()}
-    return losses, gradients, parameters, dict(net.named_buffers())
+def reference(model: str, replicas: int, microbatches: int, sizes: tuple[int, ...]) -> verify.Reference:
+    """The same steps on one device; equal for all plans with as many replicas and microbatches."""
+    return verify.reference(
+        MODELS[model][0](),
+        Plan.from_flags(split_size=1, parts=microbatches, replicas=replicas, layers=8),
+        [batch(model, samples, step) for step, samples in enumerate(sizes)],
+        loss=F.cross_entropy,
+        optimizer=optimizer,
+        seed=3,
+        dtype=torch.float64,
+    )
 
 
 @cache
@@ -188,12 +173,13 @@ def compare(model: str, text: str, sizes: list[int], **options: Any) -> dict[str
         plan,
         MODELS[model][0](),
         loss=F.cross_entropy,
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+        optimizer=optimizer,
         seed=3,
         dtype=torch.float64,
         **options,
     )
-    losses, gradients, parameters, buffers = reference(model, plan.replicas, plan.microbatches, tuple(sizes))
+    known = reference(model, plan.replicas, plan.microbatches, tuple(sizes))
+    losses, gradients, parameters, buffers = known.losses, known.gradients, known.parameters, known.buffers
     worst = {"loss": 0.0, "gradient": 0.0, "parameter": 0.0, "buffer": 0.0}
 
     def note(what: str, ours: Tensor, theirs: Tensor) -> None:

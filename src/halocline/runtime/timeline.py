@@ -100,6 +100,7 @@ class TimedExecutor(Executor):
         """The wait inside the instruction under way."""
         self._watched: list[Any] = []
         """Futures that are done when the end of a reduction has been noted."""
+        self._unwatched: list[Callable[[Any], None]] = []
         own = {SEND: self._timed, RECEIVE: self._timed_receive, FREE: self._timed_free, REDUCE: self._timed_reduce}
         self._handlers = {kind: own.get(kind, self._timed)(handler) for kind, handler in self._handlers.items()}
         return self
@@ -155,7 +156,10 @@ class TimedExecutor(Executor):
                 self.recorder.add(instruction, start, self.recorder.mark())
 
         for handle in reduction.handles:
-            self._watched.append(handle.get_future().then(ended))
+            if hasattr(handle, "get_future"):
+                self._watched.append(handle.get_future().then(ended))
+            else:  # this transport does not tell: it ended when it was waited for, at the latest
+                self._unwatched.append(ended)
 
     def _arrived(self, what: str, pipe: int, stage: int, microbatch: int) -> list[tuple[int, Tensor]]:
         before = self.recorder.mark()
@@ -174,4 +178,6 @@ class TimedExecutor(Executor):
         self._idle = before, self.recorder.mark()
         for noted in self._watched:
             noted.wait()
-        self._watched = []
+        for ended in self._unwatched:
+            ended(None)
+        self._watched, self._unwatched = [], []
