@@ -118,19 +118,16 @@ def whole_step(net: nn.Sequential, image: Tensor) -> Callable[[], None]:
     return step
 
 
-def shard_step(net: nn.Sequential, image: Tensor) -> Callable[[], None]:
+def shard_step(net: nn.Sequential, rows: Tensor) -> Callable[[], None]:
     """nvidia-physicsnemo's ShardTensor, set up as it must be on CPU."""
-    from physicsnemo.domain_parallel import ShardTensor, scatter_tensor  # type: ignore[import-not-found]
-    from physicsnemo.domain_parallel.shard_utils import register_shard_wrappers  # type: ignore[import-not-found]
+    from physicsnemo.domain_parallel import ShardTensor, register_custom_ops  # type: ignore[import-not-found]
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_module
 
-    register_shard_wrappers()
-    custom = __import__("physicsnemo.domain_parallel.custom_ops", fromlist=["register_custom_ops"])
-    custom.register_custom_ops()
+    register_custom_ops()
     mesh = init_device_mesh("cpu", (2,))
-    cut = scatter_tensor(image, 0, mesh, (Shard(2),), requires_grad=False)
-    assert isinstance(cut, ShardTensor)
+    whole = (*rows.shape[:2], 2 * rows.shape[2], rows.shape[3])
+    cut = ShardTensor.from_local(rows, mesh, (Shard(2),), sharding_shapes="chunk", global_shape=whole)
     spread = distribute_module(net, mesh)
 
     def step() -> None:
@@ -158,7 +155,7 @@ def work(rank: int, port: int, options: argparse.Namespace) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     if options.peer:
-        sys.path.append(options.peer)
+        sys.path += options.peer.split(":")
     dist.init_process_group("gloo", rank=rank, world_size=2)
     for size, given, width in CASES:
         if size > options.largest:
@@ -176,7 +173,7 @@ def work(rank: int, port: int, options: argparse.Namespace) -> None:
             ways["never"] = tile_step(network(given, width), rows, size, "never")
             ways["always"] = tile_step(network(given, width), rows, size, "always")
         if options.peer:
-            ways["ShardTensor"] = shard_step(nets["ShardTensor"], image)
+            ways["ShardTensor"] = shard_step(nets["ShardTensor"], rows)
         steps = max(8, min(400, 400 * 64 * 64 * 8 // (size * size * width))) * options.rounds
         measure(ways, 2 * TRIALS)  # the first steps measure which policy pays, and build what is cached later
         best = measure(ways, steps)
@@ -196,7 +193,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="times as many steps")
     parser.add_argument("--largest", type=int, default=1024, help="leave out larger images")
     parser.add_argument("--policies", action="store_true", help="also tiles that overlap never, and always")
-    parser.add_argument("--peer", default="", help="a folder that holds nvidia-physicsnemo, to compare with")
+    parser.add_argument(
+        "--peer", default="", help="folders with nvidia-physicsnemo and what it imports, joined by colons"
+    )
     options = parser.parse_args()
     machine = platform.processor() or platform.machine()
     print(f"# {machine}, {os.cpu_count()} cores, torch {torch.__version__}, 2 processes")
