@@ -6,6 +6,7 @@ Builds what this rank holds, learns the shapes at the boundaries, runs the execu
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ class Engine:
     `layers` is an nn.Sequential, or a list of modules or of functions that make them; each takes what the one before
     returns (a tensor or a tuple of tensors). `loss(output, target)` is a mean over samples. `optimizer` makes an
     optimizer from parameters, e.g. `lambda p: torch.optim.SGD(p, lr=0.1)`; without one, gradients are left in `.grad`.
+    `shard_optimizer` divides its state over the ranks that share a stage (ZeRO-1).
     A loss that is not finite stops every rank before anything is updated, or with `nan="skip"` leaves the step out.
     `timeline` names a directory to which each rank writes when it did what; `halocline timeline` reads it.
     """
@@ -68,6 +70,7 @@ class Engine:
         autocast: torch.dtype | None = None,
         channels_last: bool = False,
         clip: float | None = None,
+        shard_optimizer: bool = False,
         nan: str = "stop",
         timeline: str | Path | None = None,
     ) -> None:
@@ -81,7 +84,7 @@ class Engine:
         self._loss, self._skipped = 0.0, False
         self._kept: list[Tensor] = []
         self.schedule = generate(plan)
-        self.options = Options(seed, autocast, channels_last)
+        self.options = Options(seed, autocast, channels_last, self.world.device)
         self.clip = clip
         self.steps = 0
         self.replica, self.local = divmod(self.world.rank, self.layout.ranks_per_replica)
@@ -89,7 +92,8 @@ class Engine:
         self.modules = self._build(named, seed, dtype)
         """Stage -> its layers, for the stages this rank holds."""
         self.runners = self._runners(loss)
-        self.optimizer = optimizer(self.parameters()) if optimizer is not None and list(self.parameters()) else None
+        self.optimizers = self._optimizers(optimizer, shard_optimizer) if optimizer is not None else {}
+        """Stage -> what updates its parameters."""
         copies = plan.pipes * plan.replicas
         total = plan.microbatches * plan.replicas
         self.statistics = {
@@ -177,6 +181,21 @@ class Engine:
             )
         return runners
 
+    def _optimizers(self, make: MakeOptimizer, shard: bool) -> dict[int, torch.optim.Optimizer]:
+        """One optimizer per stage. Sharded (ZeRO-1), each of the ranks that share a stage keeps the state of a part of
+        its parameters, updates that part and sends it to the others."""
+        made: dict[int, torch.optim.Optimizer] = {}
+        for stage, layers in self.modules.items():
+            parameters = [p for _, layer in layers for p in layer.parameters() if p.requires_grad]
+            if not parameters:
+                continue
+            group = self.world.group(self.groups[stage])
+            if shard and group is not None:
+                made[stage] = _sharded(parameters, make, group)
+            else:
+                made[stage] = make(parameters)
+        return made
+
     def parameters(self) -> Iterable[nn.Parameter]:
         """The parameters this rank holds."""
         return (p for _, p in self.named_parameters())
@@ -260,8 +279,8 @@ class Engine:
             statistics.finish(self.world.sum(statistics.flat(), self.groups[stage]))
         if self.clip is not None:
             self._clip(self.clip)
-        if self.optimizer is not None:
-            self.optimizer.step()
+        for optimizer in self.optimizers.values():
+            optimizer.step()
 
     def _clip(self, limit: float) -> None:
         """Scale all gradients so that the norm over the whole model is at most `limit`."""
@@ -326,6 +345,13 @@ class Engine:
             name = names[layer_number] if after else ""
             stage = next(s for s, p in enumerate(self.plan.stages) if p.layers[0] <= layer_number < p.layers[1])
         raise NotFinite(story(work.number, self._loss, stage, number, name))
+
+
+def _sharded(parameters: list[nn.Parameter], make: MakeOptimizer, group: Any) -> torch.optim.Optimizer:
+    with warnings.catch_warnings():  # torch warns of its own imports
+        warnings.simplefilter("ignore")
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer(parameters, make, group)  # type: ignore[arg-type]
 
 
 def _tensors(inputs: Any) -> list[Tensor]:

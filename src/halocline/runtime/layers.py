@@ -34,6 +34,13 @@ def derived_seed(*parts: object) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def seed_randomness(seed: int, device: torch.device) -> None:
+    """Random numbers on the CPU and on `device` start from `seed`."""
+    torch.random.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
 @contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
     """Random numbers from `seed` inside, the caller's own afterwards."""

@@ -18,7 +18,7 @@ from torch.func import functional_call
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
 from halocline.runtime.boundary import BATCH, Crossing, positions
-from halocline.runtime.layers import derived_seed
+from halocline.runtime.layers import derived_seed, seed_randomness
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.fusion import prefetched
 from halocline.tiling.spec import TileSpec
@@ -35,6 +35,7 @@ class Options:
     autocast: torch.dtype | None = None
     """Run forwards under autocast to this dtype, e.g. torch.bfloat16."""
     channels_last: bool = False
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
 @dataclass
@@ -162,7 +163,7 @@ class StageRunner:
             for number, (name, layer) in enumerate(self.layers):
                 if self.fused and number % self.fused == 0:
                     value = prefetched([layer for _, layer in self.layers[number : number + self.fused]], value)
-                torch.random.default_generator.manual_seed(derived_seed(self.options.seed, step, name, microbatch))
+                seed_randomness(derived_seed(self.options.seed, step, name, microbatch), self.options.device)
                 value = layer(value)
                 if not isinstance(value, Tensor) and number + 1 < len(self.layers):
                     as_tensors(value, name)  # before the next layer complains of what this one did
