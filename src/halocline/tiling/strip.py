@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -49,7 +50,8 @@ def rows(tensor: Tensor) -> Tensor | None:
     """All the pixels of a tensor as rows, if it lies so in memory."""
     if not tensor.is_contiguous(memory_format=_FORMATS[tensor.ndim]):
         return None
-    return tensor.movedim(1, -1).flatten(0, -2)
+    channels = tensor.shape[1]
+    return tensor.as_strided((tensor.numel() // max(channels, 1), channels), (channels, 1))
 
 
 def pack(tensor: Tensor, strips: tuple[Strip, ...]) -> Tensor:
@@ -67,12 +69,12 @@ def as_rows(strip: Tensor) -> Tensor:
 
 def empty_rows(strips: tuple[Strip, ...], like: Tensor) -> Tensor:
     """Room for the strips of a tensor like this one."""
-    return like.new_empty((like.shape[0] * sum(prod(s.size) for s in strips), like.shape[1]))
+    return like.new_empty((sum(_lengths(strips, like.shape[0])), like.shape[1]))
 
 
 def by_strip(packed_rows: Tensor, strips: tuple[Strip, ...], samples: int) -> tuple[Tensor, ...]:
     """The rows of each strip."""
-    return packed_rows.split([samples * prod(s.size) for s in strips])
+    return packed_rows.split_with_sizes(_lengths(strips, samples))
 
 
 def unpack(packed_rows: Tensor, strips: tuple[Strip, ...], samples: int) -> list[Tensor]:
@@ -101,10 +103,16 @@ def add(tensor: Tensor, rounds: Sequence[tuple[Strip, ...]], packed_rows: Tensor
             pixels.index_add_(0, numbers, packed_rows.narrow(0, at, len(numbers)))
             at += len(numbers)
             continue
-        length = samples * sum(prod(s.size) for s in strips)
+        length = sum(_lengths(strips, samples))
         for strip, part in zip(strips, unpack(packed_rows.narrow(0, at, length), strips, samples)):
             strip.of(tensor).add_(part)
         at += length
+
+
+@lru_cache(maxsize=4096)
+def _lengths(strips: tuple[Strip, ...], samples: int) -> tuple[int, ...]:
+    """How many rows each strip has."""
+    return tuple(samples * prod(s.size) for s in strips)
 
 
 @constant
@@ -117,13 +125,19 @@ def _numbers(strips: tuple[Strip, ...], size: torch.Size, samples: int, device: 
 def copy_pixels(target: Tensor, source: Tensor) -> None:
     """`target.copy_(source)` of parts of images; a GPU copies the channels of pixels faster in words of 8 bytes."""
     ratio = 8 // source.element_size()
-    if source.is_cuda and source.dtype == target.dtype and ratio > 1 and source.ndim in _FORMATS:
-        if all(
-            t.stride(1) == 1
-            and t.shape[1] % ratio == 0
-            and t.storage_offset() % ratio == 0
-            and all(s % ratio == 0 for d, s in enumerate(t.stride()) if d != 1)
-            for t in (target, source)
-        ):
-            target, source = (t.movedim(1, -1).view(torch.int64) for t in (target, source))
+    if source.is_cuda and ratio > 1 and source.ndim in _FORMATS and source.dtype == target.dtype:
+        if _divisible(source, ratio) and _divisible(target, ratio):
+            target, source = target.movedim(1, -1).view(torch.int64), source.movedim(1, -1).view(torch.int64)
     target.copy_(source)
+
+
+def _divisible(tensor: Tensor, ratio: int) -> bool:
+    """Whether the channels of each pixel, side by side in memory, can be read as words of `ratio` values."""
+    samples, channels, *others = tensor.stride()
+    return (
+        channels == 1
+        and not tensor.shape[1] % ratio
+        and not samples % ratio
+        and not any(s % ratio for s in others)
+        and not tensor.storage_offset() % ratio
+    )

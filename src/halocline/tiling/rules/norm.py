@@ -6,6 +6,7 @@ one in the backward.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
 from math import prod
 from typing import Any
@@ -144,25 +145,27 @@ class _BatchNormCuda(torch.autograd.Function):
         local = _dense(local)
         ranks, counts, _ = _counts(spec, _uncut_samples(local, spec), local.device)
         wide = torch.float32 if local.dtype in LOW_PRECISION else local.dtype
+        channels = local.shape[1]
         if local.numel():
-            mine = torch.stack(torch.batch_norm_stats(local, eps))
+            mine = torch.cat(torch.batch_norm_stats(local, eps))
         else:
-            mine = torch.zeros((2, local.shape[1]), dtype=wide, device=local.device)
+            mine = torch.zeros(2 * channels, dtype=wide, device=local.device)
         parts = spec.exchanger.all_gather(mine)
         if len(ranks) < len(parts):
             parts = parts[ranks]
+        means, scales = parts.chunk(2, 1)
         running_mean, running_var, momentum = running
         # The kernel counts in the running statistics' dtype. bfloat16 is too coarse for that: those are updated here.
         kept = running_mean is None or running_mean.dtype == wide
         mean, scale = torch.batch_norm_gather_stats_with_counts(
-            parts[:, 0],
-            parts[:, 0],
-            parts[:, 1],
+            means,
+            means,
+            scales,
             running_mean if kept else None,
             running_var if kept else None,
             momentum,
             eps,
-            counts.to(wide),
+            counts if wide is torch.float32 else counts.to(wide),
         )
         if not kept:
             update_running(running, mean, scale.pow(-2) - eps, count)
@@ -187,13 +190,12 @@ class _BatchNormCuda(torch.autograd.Function):
             grad_weight = grad_bias = torch.zeros_like(mean if weight is None else weight)
         grad_local: Tensor | None = None
         if wanted[0]:
-            total = ctx.spec.exchanger.all_reduce(torch.stack([sums, centred]))
-            grad_local = torch.empty_like(local)
+            sums, centred = ctx.spec.exchanger.all_reduce(torch.cat((sums, centred))).chunk(2)
             if local.numel():
                 counts = _counts(ctx.spec, _uncut_samples(local, ctx.spec), local.device)[2]
-                grad_local = torch.batch_norm_backward_elemt(
-                    grad, local, mean, scale, weight, total[0], total[1], counts
-                )
+                grad_local = torch.batch_norm_backward_elemt(grad, local, mean, scale, weight, sums, centred, counts)
+            else:
+                grad_local = torch.empty_like(local)
         return grad_local, grad_weight if wanted[1] else None, grad_bias if wanted[2] else None, *(None,) * 4
 
 
@@ -201,10 +203,17 @@ def _dense(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     """Contiguous in one of the two memory formats that the GPU kernels read fast: its own, or that of `like`."""
     like = tensor if like is None else like
     if like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last):
+        if tensor is like:
+            return tensor
         return tensor.contiguous(memory_format=torch.channels_last)
     if like.ndim == 5 and like.is_contiguous(memory_format=torch.channels_last_3d):
         return tensor.contiguous(memory_format=torch.channels_last_3d)
     return tensor.contiguous()
+
+
+# Function.apply, without its search for functorch's transforms, which a tile does not go through.
+_ANYWHERE: Callable[..., Tensor] = super(torch.autograd.Function, _BatchNorm).apply
+_ON_GPU: Callable[..., Tensor] = super(torch.autograd.Function, _BatchNormCuda).apply
 
 
 @rule(F.batch_norm)
@@ -228,9 +237,9 @@ def batch_norm(
     if not training or spec.exchanger.size == 1:
         out = F.batch_norm(local, running_mean, running_var, weight, bias, training, momentum, eps)
         return TileTensor.wrap(out, spec)
-    kernels = _BatchNormCuda if local.is_cuda and spec.bare else _BatchNorm
+    normalise = _ON_GPU if local.is_cuda and spec.bare else _ANYWHERE
     running = (running_mean, running_var, momentum)
-    return TileTensor.wrap(kernels.apply(local, weight, bias, running, eps, count, spec), spec)
+    return TileTensor.wrap(normalise(local, weight, bias, running, eps, count, spec), spec)
 
 
 @rule(torch.batch_norm)
