@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from halocline import tiling
     from halocline.plan import Layout, Plan, Stage
+    from halocline.runtime import Engine
     from halocline.schedule import Schedule, check, generate
     from halocline.simulate import Costs, Simulation
-    from halocline.runtime import Engine
 
 __version__ = "0.1.0"
 

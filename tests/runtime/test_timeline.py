@@ -17,6 +17,8 @@ from halocline.schedule.instruction import COMPUTE, FREE, REDUCE, STEP
 from halocline.simulate.measured import Measured, file_name, read
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tiling")]
+import itertools
+
 import check_timeline  # noqa: E402
 from ranks import on_processes  # noqa: E402
 
@@ -57,7 +59,7 @@ def test_times_follow_the_schedule(run: tuple[Plan, Path, Measured]) -> None:
             computed = [e for e in events if e.rank == rank and e.instruction.kind in COMPUTE]
             order = [i for i in generate(plan).ranks[rank % plan.ranks_per_replica] if i.kind in COMPUTE]
             assert [e.instruction for e in computed] == order
-            assert all(a.end <= b.start for a, b in zip(computed, computed[1:])), "one thing at a time"
+            assert all(a.end <= b.start for a, b in itertools.pairwise(computed)), "one thing at a time"
 
 
 def test_shares_and_bubble_add_up(run: tuple[Plan, Path, Measured]) -> None:
