@@ -3,6 +3,7 @@ was cut off can still be read."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -17,8 +18,6 @@ from halocline.schedule.instruction import COMPUTE, FREE, REDUCE, STEP
 from halocline.simulate.measured import Measured, file_name, read
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tiling")]
-import itertools
-
 import check_timeline  # noqa: E402
 from ranks import on_processes  # noqa: E402
 
