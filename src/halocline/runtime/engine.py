@@ -82,6 +82,8 @@ class Engine:
         named = self.named = named_layers(layers)
         self._check(named)
         self._loss, self._skipped = 0.0, False
+        # On a CPU the losses travel while backwards run. On a GPU, reading them early would wait for the device.
+        self._early = self.world.device.type == "cpu"
         self._kept: list[Tensor] = []
         self.schedule = generate(plan)
         self.options = Options(seed, autocast, channels_last, self.world.device)
@@ -245,6 +247,8 @@ class Engine:
             (lambda m: [t[cuts[m][0] : cuts[m][1]] for t in tensors]) if tensors else None,
             (lambda m: _take(targets, *cuts[m], self.world.device)) if targets is not None else None,
         )
+        if self._early:
+            work.complete = lambda: self._start_losses(work)
         state = torch.random.get_rng_state()
         try:
             self.relay.learn(tensors, sorted(set(work.samples), reverse=True))
@@ -269,7 +273,11 @@ class Engine:
         self.executor.run(work, finish)
 
     def _finish(self, work: StepWork) -> None:
-        parts = self._losses(work)
+        if not self._early:
+            self._start_losses(work)
+        parts, handle = self._parts
+        if handle is not None:
+            self.world.wait(handle, f"rank {self.world.rank} waits for the sum of losses over all ranks")
         self._loss = float(parts.sum())
         self._skipped = not math.isfinite(self._loss)
         if self._skipped:
@@ -298,15 +306,15 @@ class Engine:
                 if parameter.grad is not None:
                     parameter.grad.mul_(limit / (norm + 1e-6))
 
-    def _losses(self, work: StepWork) -> Tensor:
-        """What each microbatch of the step (all replicas) adds to the loss; the same on every rank."""
+    def _start_losses(self, work: StepWork) -> None:
+        """Start telling every rank what each microbatch of the step (all replicas) adds to the loss."""
         parts = torch.zeros(self.plan.microbatches * self.plan.replicas, dtype=torch.float64, device=self.world.device)
         last = len(self.plan.stages) - 1
         for microbatch, loss in work.losses.items():
             team = self.layout.team(self.plan.pipe_of(microbatch), last, self.replica)
             if self.world.rank == team[0]:
                 parts[work.first + microbatch] = loss * (work.samples[microbatch] / work.total)
-        return self.world.sum(parts, label="sum of losses")
+        self._parts = parts, self.world.start_sum_apart(parts, "sum of losses")
 
     # -- a loss that is not finite -------------------------------------------------------------------------------
 
@@ -330,6 +338,7 @@ class Engine:
         number = int((~torch.isfinite(parts)).nonzero()[0])
         replica, microbatch = divmod(number, self.plan.microbatches)
         search = Search(self.executor, self.modules, microbatch if replica == self.replica else None)
+        work.complete = lambda: None
         with search.looking():
             self._run(work, lambda: None)
         # Of all ranks the earliest place counts: 2 x layer for a layer's output, one less for its input.

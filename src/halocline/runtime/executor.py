@@ -69,6 +69,8 @@ class StepWork:
     """microbatch -> the whole input tensors of that microbatch."""
     targets: Callable[[int], Any] | None = None
     losses: dict[int, Tensor] = field(default_factory=dict)
+    complete: Callable[[], None] = lambda: None
+    """Called once this rank has made all its losses: on ranks that make none, at the start."""
 
 
 class Executor:
@@ -106,6 +108,8 @@ class Executor:
             REDUCE: self._reduce,
             STEP: self._step,
         }
+        self._losses = sum(i.kind == FORWARD and runners[i.pipe, i.stage].loss is not None for i in instructions)
+        """How many losses this rank makes in a step."""
         self._same_ranks = {
             (pipe, stage)
             for pipe, stage in runners
@@ -117,6 +121,8 @@ class Executor:
     def run(self, work: StepWork, finish: Callable[[], None]) -> None:
         """One step; `finish` is called at the step instruction, when all gradients are summed."""
         self._begin(work, finish)
+        if not self._losses:
+            work.complete()
         notes = self.world.logbook.words
         notes[1] = work.number
         try:
@@ -276,6 +282,8 @@ class Executor:
             loss = self._run(held, pipe, stage, microbatch, keep)
         if loss is not None:
             self.work.losses[microbatch] = loss
+            if len(self.work.losses) == self._losses:
+                self.work.complete()
 
     def _run(self, held: Held, pipe: int, stage: int, microbatch: int, grad: bool) -> Tensor | None:
         share = self.work.samples[microbatch] / self.work.total

@@ -39,6 +39,7 @@ class World:
     watch: Watch | None = None
     """Looks after the other ranks, where `launch.join` asked for it."""
     _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    _apart: Any = None
 
     @classmethod
     def join(
@@ -69,6 +70,9 @@ class World:
                     self._groups[ranks] = dist.group.WORLD
                 else:
                     self._groups[ranks] = dist.new_group(list(ranks), timeout=timedelta(seconds=self.deadline))
+
+        if self.size > 1 and self._apart is None:
+            self._apart = dist.new_group(timeout=timedelta(seconds=self.deadline))
 
     def group(self, ranks: tuple[int, ...]) -> Any:
         """The group of these ranks; None for one rank alone."""
@@ -123,6 +127,13 @@ class World:
         """Start replacing a tensor by its sum over some ranks (all by default)."""
         assert self.transport is not None
         return self.transport.all_reduce(tensor, None if ranks is None else self._groups[_key(ranks)], label)
+
+    def start_sum_apart(self, tensor: Tensor, label: object = "") -> Handle | None:
+        """Start a sum over all ranks in a group of its own: ranks may start it at any moment between other sums."""
+        if self._apart is None:
+            return None
+        assert self.transport is not None
+        return self.transport.all_reduce(tensor, self._apart, label)
 
     def sum(self, tensor: Tensor, ranks: tuple[int, ...] | None = None, label: str = "sum") -> Tensor:
         """Replace a tensor by its sum over some ranks (all by default)."""

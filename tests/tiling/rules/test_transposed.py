@@ -91,3 +91,9 @@ def test_wrong_arguments_are_refused() -> None:
         nn.functional.conv_transpose2d(x, torch.zeros(4, 1, 2, 2))
     with pytest.raises(ValueError, match="output_padding"):
         nn.functional.conv_transpose2d(x, torch.zeros(3, 1, 2, 2), output_padding=1)
+
+
+def test_a_weight_that_writes_no_output_has_a_gradient_of_zero() -> None:
+    """Kernel 1, stride 2, padding 1: of two inputs both miss the one output, and one device's gradient is zero."""
+    for grid in ((1,), (2,)):
+        assert_exact(nn.ConvTranspose1d(2, 2, 1, 2, 1, bias=False), (2, 2, 2), grid=grid)

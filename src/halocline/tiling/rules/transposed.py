@@ -73,7 +73,8 @@ class TransposedConvolution:
         way = fit(self.windows, where.in_box, where.out_box)
         if way.nothing:
             out = padded.new_zeros(len(padded), self.channels(params, 0), *shape(where.out_box))
-            out = out + padded.flatten()[:0].sum()  # nothing, but part of the graph: peers wait for its backward
+            # Nothing, but part of the graph: peers wait for its backward, and a weight unused here is used elsewhere.
+            out = out + padded.flatten()[:0].sum() + weight.flatten()[:0].sum()
             return out if bias is None else out + self._along(bias)
         late = any(n < 0 for n in way.crop)  # outputs added afterwards have a bias, too
         args = self.stride, way.padding, self.dilation, True, way.output_padding, self.groups
