@@ -43,6 +43,8 @@ class Options(Flags):
     """Of the weights, the images and the dropout."""
     deadline: float = 60.0
     """Seconds that any process may wait for another."""
+    device: str = "cpu"
+    """cpu, or cuda: where both sides compute; several ranks may share one GPU."""
     json: bool = False
     """Print one JSON object."""
 
@@ -52,6 +54,8 @@ def run(options: Options) -> int:
         raise ValueError("no model to verify: write halocline verify MODEL, e.g. small-cnn or package.module:callable")
     if options.dtype not in TOLERANCE:
         raise ValueError(f"--dtype {options.dtype} is not known: use {' or '.join(TOLERANCE)}")
+    if options.device not in ("cpu", "cuda"):
+        raise ValueError(f"--device {options.device} is not known: use cpu or cuda")
     if options.steps < 1:
         raise ValueError(f"--steps {options.steps} is below 1: use 1 or more")
 
@@ -74,6 +78,7 @@ def run(options: Options) -> int:
             options.loss,
             options.seed,
             options.deadline,
+            options.device,
         )
         plan = _plan(options, len(named_layers(trial.layers())))
         image = plan.image or (32, 32)

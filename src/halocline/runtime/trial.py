@@ -46,6 +46,8 @@ class Trial:
     """A key of LOSSES; cross-entropy over the model's second dim where there is one, else mse."""
     seed: int = 0
     deadline: float = 60.0
+    device: str = "cpu"
+    """cpu, or cuda for both sides of the comparison."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -114,6 +116,9 @@ def optimizer(parameters: Any) -> torch.optim.Optimizer:
 def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Differences:
     """Compare. `say` is told what is going on."""
     plan = Plan.from_toml(trial.plan)
+    if trial.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device = 'cuda' but this machine has no CUDA device that torch can use: use cpu")
+    _full_precision()
     say("one device")
     output = trial.output_shape()
     with own_randomness(trial.seed):
@@ -125,6 +130,7 @@ def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Difference
             optimizer=optimizer,
             seed=trial.seed,
             dtype=trial.torch_dtype,
+            device=trial.device,
         )
     with tempfile.TemporaryDirectory(prefix="halocline-verify-") as directory:
         path = Path(directory) / "reference.pt"
@@ -142,12 +148,18 @@ def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Difference
     return found
 
 
+def _full_precision() -> None:
+    """No rounding to TF32 on GPUs: it differs from one algorithm to the next, and with it from one plan to the next."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
 def _compare_here(trial: Trial, output: tuple[int, ...], path: str) -> Differences | _Failure:
     """One rank's part. An error is handed back: the launcher would print pages for one that is raised."""
     torch.set_num_threads(1)
-    world = join("cpu", deadline=trial.deadline)
+    _full_precision()
+    world = join(trial.device, deadline=trial.deadline)
     try:
-        known = Reference(**torch.load(path, weights_only=True, mmap=True))
+        known = Reference(**torch.load(path, weights_only=True, mmap=True, map_location="cpu"))
         engine = Engine(
             Plan.from_toml(trial.plan),
             trial.layers(),
