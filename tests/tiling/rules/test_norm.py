@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import UntiledOperation
+from halocline.tiling.rules.norm import values_per_rank
 
 SHAPES = {1: (2, 6, 11), 2: (2, 6, 7, 9), 3: (2, 6, 4, 5, 3)}
 CUTS = {1: [[0, 2, 11]], 2: [[0, 2, 7], [0, 1, 9]], 3: [[0, 1, 4], [0, 5], [0, 2, 3]]}
@@ -232,3 +233,13 @@ def test_refusals() -> None:
         F.batch_norm(F.max_pool2d(one, 2), None, None, training=True)
     with pytest.raises(ValueError, match="use a divisor of 3"):
         F.group_norm(one, 2)
+
+
+def test_lanes_on_a_gpu_counted_samples_instead_of_values() -> None:
+    """What the GPU's kernels are told, for a batch cut over ranks, an image cut in rows only, and in both dims."""
+    spec = tiling.TileSpec(((0, 1, 4),), tiling.NoCommunication(0, 2), (-4,))
+    assert values_per_rank(spec, 4 * 8 * 9) == [1 * 8 * 9, 3 * 8 * 9]
+    spec = tiling.TileSpec(((0, 3, 8),), tiling.NoCommunication(0, 2), (-2,))
+    assert values_per_rank(spec, 4 * 8 * 9) == [4 * 3 * 9, 4 * 5 * 9]
+    spec = tiling.TileSpec(((0, 3, 8), (0, 4, 9)), tiling.NoCommunication(0, 4))
+    assert values_per_rank(spec, 4 * 8 * 9) == [4 * 12, 4 * 15, 4 * 20, 4 * 25]

@@ -7,6 +7,9 @@ from ranks import assert_close, image, on_processes
 from torch import nn
 
 from halocline import tiling
+from halocline.tiling.boxes import slices
+from halocline.tiling.exchanger import exchanger_for
+from halocline.tiling.route import index
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -66,3 +69,29 @@ def test_norms(kind: str, dtype: torch.dtype, channels_last: bool, margin: int) 
 def test_a_rank_without_pixels() -> None:
     """Pooled to one pixel per sample, which one of the two ranks owns."""
     on_processes(2, norm_on_a_gpu, "batch", torch.float64, True, 0, 8, 1e-12)
+
+
+def lanes_on_a_gpu(cuts: tuple[tuple[int, ...], ...], dims: tuple[int, ...]) -> None:
+    """Dims that are not cut count in full on every rank: a batch cut over ranks, or an image cut in rows only."""
+    torch.manual_seed(0)
+    reference, norm = nn.BatchNorm2d(6).double(), nn.BatchNorm2d(6).double().cuda()
+    x = image((4, 6, 8, 8)).requires_grad_()
+    expected = reference(x)
+    weight = image(expected.shape, 3)
+    (expected * weight).sum().backward()
+    spec = tiling.TileSpec(cuts, exchanger_for(None), dims)
+    leaf = x.detach().cuda()[index(slices(spec.box, tuple((0, n) for n in spec.size)), dims)].clone().requires_grad_()
+    out = norm(tiling.TileTensor.wrap(leaf, spec)).full()
+    assert_close(out.cpu(), expected, 1e-12, "output")
+    tiling.backward((out * weight.cuda()).sum(), norm)
+    part = x.grad[index(slices(spec.box, tuple((0, n) for n in spec.size)), dims)]  # type: ignore[index]
+    assert_close(leaf.grad.cpu(), part, 1e-12, "gradient")  # type: ignore[union-attr]
+    assert norm.running_var is not None and reference.running_var is not None
+    assert_close(norm.running_var.cpu(), reference.running_var, 1e-12, "running variance")
+
+
+@pytest.mark.parametrize(
+    ("cuts", "dims"), [(((0, 1, 4),), (-4,)), (((0, 3, 8),), (-2,)), (((0, 2, 4), (0, 8)), (-4, -1))]
+)
+def test_dims_that_are_not_cut(cuts: tuple[tuple[int, ...], ...], dims: tuple[int, ...]) -> None:
+    on_processes(2, lanes_on_a_gpu, cuts, dims)

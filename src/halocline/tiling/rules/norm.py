@@ -111,21 +111,21 @@ class _BatchNorm(torch.autograd.Function):
         )
 
 
+def values_per_rank(spec: TileSpec, count: int) -> list[int]:
+    """By rank, how many of the `count` values of a channel it owns: dims that are not cut count in full everywhere."""
+    return [count * n // prod(spec.size) for n in owned_pixels(spec)]
+
+
 @constant
-def _counts(spec: TileSpec, batch: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _counts(spec: TileSpec, count: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """The ranks that own pixels, how many values per channel each has, and the same for all ranks, as kernels want."""
-    counts = [n * batch for n in owned_pixels(spec)]
+    counts = values_per_rank(spec, count)
     ranks = [r for r, n in enumerate(counts) if n]
     return (
         torch.tensor(ranks, device=device),
         torch.tensor([counts[r] for r in ranks], dtype=torch.float32, device=device),
         torch.tensor(counts, dtype=torch.int32, device=device),
     )
-
-
-def _uncut_samples(local: Tensor, spec: TileSpec) -> int:
-    """The samples that every rank has of each pixel; 1 where the batch is cut, as those count as pixels then."""
-    return 1 if -local.ndim in spec.dims else local.shape[0]
 
 
 class _BatchNormCuda(torch.autograd.Function):
@@ -143,7 +143,7 @@ class _BatchNormCuda(torch.autograd.Function):
         spec: TileSpec,
     ) -> Tensor:
         local = _dense(local)
-        ranks, counts, _ = _counts(spec, _uncut_samples(local, spec), local.device)
+        ranks, counts, _ = _counts(spec, count, local.device)
         wide = torch.float32 if local.dtype in LOW_PRECISION else local.dtype
         channels = local.shape[1]
         if local.numel():
@@ -169,7 +169,7 @@ class _BatchNormCuda(torch.autograd.Function):
         )
         if not kept:
             update_running(running, mean, scale.pow(-2) - eps, count)
-        ctx.spec = spec
+        ctx.spec, ctx.count = spec, count
         ctx.save_for_backward(local, weight, mean, scale)
         if not local.numel():
             return torch.empty_like(local)
@@ -192,7 +192,7 @@ class _BatchNormCuda(torch.autograd.Function):
         if wanted[0]:
             sums, centred = ctx.spec.exchanger.all_reduce(torch.cat((sums, centred))).chunk(2)
             if local.numel():
-                counts = _counts(ctx.spec, _uncut_samples(local, ctx.spec), local.device)[2]
+                counts = _counts(ctx.spec, ctx.count, local.device)[2]
                 grad_local = torch.batch_norm_backward_elemt(grad, local, mean, scale, weight, sums, centred, counts)
             else:
                 grad_local = torch.empty_like(local)
