@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMAND = re.compile(r"^    (halocline (?:plan|schedule|simulate).*)$", re.MULTILINE)
+COMMAND = re.compile(r"^    (halocline (?:plan|schedule|simulate|verify small-).*)$", re.MULTILINE)
 
 
 def commands() -> list[tuple[str, str]]:
@@ -25,7 +25,7 @@ def test_the_commands_of_a_document_run(document: str, tmp_path: Path) -> None:
     for line in lines:
         words = line.split("#")[0].split()[1:]
         code = f"import sys; from halocline.cli import main; sys.exit(main({words!r}))"
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
