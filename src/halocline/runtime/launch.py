@@ -244,7 +244,9 @@ def post_mortem(directory: Path, processes: int, codes: dict[int, int]) -> Loss:
         return said[rank][0] or Loss(rank)
 
     ended = [rank for rank, code in codes.items() if code != -signal.SIGTERM]
-    for rank in (r for r in ended if codes[r] < 0):
+    # Torch may abort a process that gives up a peer and leaves with messages under way: that is not the cause.
+    gave_up = {r for r in ended if codes[r] == -signal.SIGABRT and said[r][1] == PEER}
+    for rank in (r for r in ended if codes[r] < 0 and r not in gave_up):
         return replace(loss(rank), reason=f"was killed by {signal.Signals(-codes[rank]).name}")
     for rank in (r for r in said if said[r][1] == OWN):
         return loss(rank)
