@@ -128,3 +128,12 @@ def test_a_world_of_one_needs_no_transport() -> None:
     assert str(world) == "1 process on cpu, deadline 600 s"
     assert issubclass(PeerLost, RuntimeError)
     world.close()
+
+
+def test_a_rank_aborted_while_it_gave_up_a_peer_is_not_the_cause(tmp_path: Path) -> None:
+    """Torch may abort a process that leaves with messages under way; one that said nothing before is the cause."""
+    for rank in range(2):
+        Logbook(tmp_path, rank, 0).fail("peer", f"error {rank}")
+    assert "killed by SIGABRT" not in str(post_mortem(tmp_path, 2, {0: 1, 1: -6}))
+    Logbook(tmp_path, 2, 0).begin("a role", [])
+    assert str(post_mortem(tmp_path, 3, {0: 1, 2: -6})).endswith("was killed by SIGABRT")

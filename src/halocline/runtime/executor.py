@@ -9,7 +9,7 @@ for by whoever needs them; buffers live from their receive to their free.
     receive gradient      post the receive
     backward              wait for the gradient, run autograd
     send gradient
-    free                  drop the microbatch, or wait for a send and drop its buffer
+    free                  drop the microbatch, or let a sent buffer go (a few may still travel)
     reduce                start summing the stage's gradients
     step                  wait for the sums, merge statistics, update
 """
