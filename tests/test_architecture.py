@@ -19,7 +19,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tiling": set(),
     "runtime": {"plan", "schedule", "simulate", "tiling"},
     "models": set(),
-    "cli": {"plan", "schedule", "simulate", "tiling", "runtime", "models"},
+    "data": {"tiling"},
+    "energy": {"plan", "schedule", "simulate"},
+    "train": {"plan", "schedule", "simulate", "tiling", "runtime", "models", "data", "energy"},
+    "cli": {"plan", "schedule", "simulate", "tiling", "runtime", "models", "data", "energy", "train"},
 }
 """Room -> the other rooms it may import. Dependencies point one way; nothing imports cli."""
 

@@ -1,0 +1,119 @@
+"""A model as everything else sees it: a sequence of layers, a loss, and what goes in.
+
+Plain single-device modules; nothing here or in them knows of ranks, tiles or plans.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from halocline.models.zoo import find
+
+Layer = nn.Module | Callable[[], nn.Module]
+"""A layer, or a function that makes it."""
+
+CLASSIFICATION, SEGMENTATION = "classification", "segmentation"
+CAUSAL, MASKED, SPANS = "causal", "masked", "spans"
+TASKS = (CLASSIFICATION, SEGMENTATION, CAUSAL, MASKED, SPANS)
+"""What a model is for, which says what data it takes: images with a class each, images with a class per pixel, tokens
+that predict the next, tokens some of which are hidden, and tokens with spans cut out (encoder and decoder)."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained."""
+
+    name: str
+    layers: nn.Sequential | Sequence[Layer]
+    """Each takes what the one before returns, a tensor or a tuple of tensors. Functions that make layers are best: a
+    rank then builds only what it holds."""
+    task: str = CLASSIFICATION
+    loss: Callable[[Any, Any], Tensor] = F.cross_entropy
+    """(output, target) -> the mean over samples."""
+    classes: int = 10
+    """Classes of an image or a pixel, or words of the vocabulary."""
+    channels: int = 3
+    """Of an image."""
+    image: tuple[int, int] = (32, 32)
+    """The size that suits it where none is asked for."""
+    sequence: int = 0
+    """Tokens of a sample; 0 for images."""
+    tied: tuple[tuple[str, str], ...] = ()
+    """Pairs of parameter names, `layer.parameter`, that are one parameter, e.g. ("0.weight", "26.weight")."""
+
+    def inputs(self, samples: int, image: tuple[int, int] | None = None) -> list[Tensor]:
+        """Empty input tensors on the meta device, for whoever needs their shapes."""
+        with torch.device("meta"):
+            if self.task == SPANS:
+                return [torch.empty(samples, self.sequence, dtype=torch.int64) for _ in range(2)]
+            if self.sequence:
+                return [torch.empty(samples, self.sequence, dtype=torch.int64)]
+            return [torch.empty(samples, self.channels, *(image or self.image))]
+
+
+def make(name: str, **options: Any) -> Model:
+    """The model of a name (see `zoo`) or of an address, `package.module:callable`.
+
+    Options go to the callable, which must name them. A callable that returns bare layers is taken for a classifier.
+    """
+    entry = find(name)
+    found = _found(entry.address)
+    if isinstance(found, nn.Module) or not callable(found):
+        made = found
+    else:
+        given = {**entry.options, **options}
+        _check(name, found, given)
+        made = found(**given)
+    if isinstance(made, Model):
+        return replace(made, name=name)
+    listed = isinstance(made, (list, tuple)) and made and all(callable(layer) for layer in made)
+    if not listed and not isinstance(made, nn.Sequential):
+        raise ValueError(
+            f"{name} gave a {type(made).__name__}: it must return a halocline.models.model.Model, an nn.Sequential, or "
+            f"a list of layers or of functions that make them, each taking what the one before returns"
+        )
+    return Model(name, made)
+
+
+def _check(name: str, found: Any, given: dict[str, Any]) -> None:
+    known = inspect.signature(found).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+        return
+    for option in given:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, n=1, cutoff=0.5)
+            takes = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}"
+            raise ValueError(f"{name} has no option {option}: {takes}")
+
+
+def _found(address: str) -> Any:
+    module, _, attribute = address.partition(":")
+    if not module or not attribute:
+        raise ValueError(f"{address!r} is no address: write package.module:callable")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = str(error.name)
+        if not f"{module}.".startswith(f"{missing}."):
+            raise ValueError(f"{address}: {module} needs {missing}, which is not there: install it") from error
+        raise ValueError(
+            f"{address}: there is no module {missing}: install its package, or start in the directory that holds it"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"{address}: {module} has no {part}: give the name of a function that returns layers")
+        found = getattr(found, part)
+    return found
