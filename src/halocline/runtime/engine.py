@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
-from halocline.runtime.boundary import sample_cuts
+from halocline.runtime.batch import Batch, Field, fields
 from halocline.runtime.environment import command
-from halocline.runtime.executor import Executor, StepWork
+from halocline.runtime.evaluation import Evaluation, Measure, evaluate
+from halocline.runtime.executor import Executor, Observer, StepWork
 from halocline.runtime.finite import POLICIES, NotFinite, Search, story
 from halocline.runtime.launch import join, stop
 from halocline.runtime.layers import Layer, build, named_layers
+from halocline.runtime.reading import Reads, reads
 from halocline.runtime.relay import Relay
 from halocline.runtime.stage import Loss, Options, StageRunner
 from halocline.runtime.statistics import RunningStatistics, tracked
@@ -55,6 +57,7 @@ class Engine:
     `shard_optimizer` divides its state over the ranks that share a stage (ZeRO-1).
     A loss that is not finite stops every rank before anything is updated, or with `nan="skip"` leaves the step out.
     `timeline` names a directory to which each rank writes when it did what; `halocline timeline` reads it.
+    `offload` keeps activations in host memory until their backward. `observers` are told of every instruction.
     """
 
     def __init__(
@@ -73,6 +76,8 @@ class Engine:
         shard_optimizer: bool = False,
         nan: str = "stop",
         timeline: str | Path | None = None,
+        offload: bool = False,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.plan, self.layout = plan, Layout(plan)
         self.world = world or join()
@@ -86,7 +91,7 @@ class Engine:
         self._early = self.world.device.type == "cpu"
         self._kept: list[Tensor] = []
         self.schedule = generate(plan)
-        self.options = Options(seed, autocast, channels_last, self.world.device)
+        self.options = Options(seed, autocast, channels_last, offload, self.world.device)
         self.clip = clip
         self.steps = 0
         self.replica, self.local = divmod(self.world.rank, self.layout.ranks_per_replica)
@@ -118,6 +123,9 @@ class Engine:
         self.world.logbook.begin(roles, self.executor.instructions)
         if isinstance(self.executor, TimedExecutor) and timeline is not None:
             self.executor.record(Recorder(timeline, self.world.rank, plan, self.world.device))
+        self.observers = tuple(observers)
+        if observers:
+            self.executor.observe(observers)
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -225,33 +233,27 @@ class Engine:
     def step(self, inputs: Any, targets: Any, samples: int | None = None) -> StepResult:
         """One optimizer step on a batch.
 
-        Every rank passes the whole batch of the step (all replicas); ranks without the first stage may pass None for
-        the inputs, ranks without the last stage None for the targets. `samples` is needed where both are None.
+        Every rank passes the whole batch of the step (all replicas), or a `Patchwork` of the boxes that `reads` names;
+        ranks without the first stage may pass None for the inputs, ranks without the last stage None for the targets.
+        `samples` is needed where both are None.
         """
-        tensors = _tensors(inputs)
-        count = samples if samples is not None else _count(tensors, targets, self.plan)
-        shares = sample_cuts(count, self.plan.replicas) if count >= self.plan.replicas else []
-        if not shares or shares[self.replica][1] - shares[self.replica][0] < self.plan.microbatches:
-            need = self.plan.replicas * self.plan.microbatches
-            raise ValueError(
-                f"a batch of {count} samples cannot fill {need} microbatches ({self.plan.replicas} replicas x "
-                f"{self.plan.microbatches}): use a batch of at least {need}, or fewer microbatches"
-            )
-        begin, end = shares[self.replica]
-        cuts = [(begin + a, begin + b) for a, b in sample_cuts(end - begin, self.plan.microbatches)]
+        batch = Batch(self.plan, self.replica, inputs, targets, samples)
+        cuts = batch.cuts()
         work = StepWork(
             self.steps,
             [b - a for a, b in cuts],
-            count,
+            batch.samples,
             self.replica * self.plan.microbatches,
-            (lambda m: [t[cuts[m][0] : cuts[m][1]] for t in tensors]) if tensors else None,
-            (lambda m: _take(targets, *cuts[m], self.world.device)) if targets is not None else None,
+            lambda m: batch.inputs_of(cuts[m]),
+            lambda m: batch.targets_of(cuts[m], self.world.device),
         )
         if self._early:
             work.complete = lambda: self._start_losses(work)
         state = torch.random.get_rng_state()
+        for observer in self.observers:
+            observer.begin(self.steps)
         try:
-            self.relay.learn(tensors, sorted(set(work.samples), reverse=True))
+            self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True))
             self._remember()
             self._run(work, lambda: self._finish(work))
         except NotFinite:
@@ -261,9 +263,33 @@ class Engine:
             raise
         finally:
             torch.random.set_rng_state(state)
+        for observer in self.observers:
+            observer.end(self.steps)
         self.steps += 1
         losses = tuple(float(work.losses[m]) for m in sorted(work.losses))
         return StepResult(self._loss, work.total, losses, self._skipped)
+
+    def reads(self, samples: int, inputs: Sequence[Field], targets: Sequence[Field]) -> Reads:
+        """What this rank needs of a batch of `samples` (all replicas) whose tensors are as `inputs` and `targets` say:
+        the boxes to read, so that nobody reads pixels of another. Every rank calls this alike."""
+        cuts = Batch(self.plan, self.replica, None, None, samples).loose_cuts()
+        return reads(self.plan, self.runners, self.relay, cuts, inputs, targets)
+
+    def evaluate(
+        self,
+        inputs: Any,
+        targets: Any,
+        measures: Mapping[str, Measure] | None = None,
+        samples: int | None = None,
+    ) -> Evaluation:
+        """The loss of a batch of any size in evaluation mode, and what `measures` (name -> a function of the last
+        stage's output and target that returns a sum over samples) add up to. The same on every rank."""
+        batch = Batch(self.plan, self.replica, inputs, targets, samples)
+        try:
+            return evaluate(self, batch, measures or {})
+        except Exception as error:
+            stop(self.world, error)
+            raise
 
     def _run(self, work: StepWork, finish: Callable[[], None]) -> None:
         for parameter in self.parameters():
@@ -361,26 +387,3 @@ def _sharded(parameters: list[nn.Parameter], make: MakeOptimizer, group: Any) ->
         warnings.simplefilter("ignore")
         from torch.distributed.optim import ZeroRedundancyOptimizer
     return ZeroRedundancyOptimizer(parameters, make, group)  # type: ignore[arg-type]
-
-
-def _tensors(inputs: Any) -> list[Tensor]:
-    if inputs is None:
-        return []
-    return [inputs] if isinstance(inputs, Tensor) else list(inputs)
-
-
-def _count(tensors: Sequence[Tensor], targets: Any, plan: Plan) -> int:
-    if tensors:
-        return tensors[0].shape[0]
-    target = _tensors(targets)
-    if target:
-        return target[0].shape[0]
-    if plan.batch is not None:
-        return plan.batch * plan.replicas
-    raise ValueError("neither inputs nor targets were given on this rank: pass samples=, the size of the batch")
-
-
-def _take(targets: Any, start: int, stop: int, device: torch.device) -> Any:
-    if isinstance(targets, Tensor):
-        return targets[start:stop].to(device)
-    return tuple(t[start:stop].to(device) for t in targets)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -54,6 +54,18 @@ TRAVELLING = 4
 and standing idle until then would cost more than the buffer."""
 
 
+class Observer(Protocol):
+    """Who is told what a rank does while it does it."""
+
+    def begin(self, step: int) -> None: ...
+
+    def before(self, instruction: Instruction) -> None: ...
+
+    def after(self, instruction: Instruction) -> None: ...
+
+    def end(self, step: int) -> None: ...
+
+
 @dataclass
 class StepWork:
     """What one step is about: the data this rank needs, and the sizes everybody agrees on."""
@@ -65,8 +77,8 @@ class StepWork:
     """Samples of the whole step, all replicas."""
     first: int
     """This replica's first microbatch, counted over all replicas."""
-    inputs: Callable[[int], list[Tensor]] | None = None
-    """microbatch -> the whole input tensors of that microbatch."""
+    inputs: Callable[[int], list[Any]] | None = None
+    """microbatch -> its whole input tensors, or patchworks of what this rank needs of them."""
     targets: Callable[[int], Any] | None = None
     losses: dict[int, Tensor] = field(default_factory=dict)
     complete: Callable[[], None] = lambda: None
@@ -137,6 +149,21 @@ class Executor:
             raise self._shortage() from error
         self.current = None
         notes[2] = 0
+
+    def observe(self, observers: Sequence[Observer]) -> None:
+        """Tell observers of every instruction, before and after it is done."""
+
+        def observed(handler: Callable[[Instruction], None]) -> Callable[[Instruction], None]:
+            def handle(instruction: Instruction) -> None:
+                for observer in observers:
+                    observer.before(instruction)
+                handler(instruction)
+                for observer in observers:
+                    observer.after(instruction)
+
+            return handle
+
+        self._handlers = {kind: observed(handler) for kind, handler in self._handlers.items()}
 
     def _shortage(self) -> OutOfMemory:
         """The error for a rank that has run out of memory: what it did and held."""

@@ -10,9 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
 
 from halocline.plan.layout import Layout
+from halocline.runtime.batch import Field
 from halocline.runtime.boundary import Crossing, decode, encode, wanted
 from halocline.runtime.lost import PeerLost
 from halocline.runtime.stage import StageRunner
@@ -31,48 +31,57 @@ class Relay:
         self._sizes: set[int] = set()
         self.replica = world.rank // layout.ranks_per_replica
         self._shapes: list[tuple[int, ...]] = []
+        self._predictions: dict[int, Crossing] = {}
         Relay._made += 1
         self._name = f"halocline/shapes/{Relay._made}/{self.replica}"
 
     def entering(self, pipe: int, stage: int, samples: int) -> tuple[Crossing, ...]:
         return self._known[stage, samples]
 
-    def learn(self, inputs: Sequence[Tensor], sizes: Sequence[int]) -> None:
+    def learn(self, inputs: Sequence[Field], sizes: Sequence[int]) -> None:
         """Make sure that the shapes of these microbatch sizes are known. Every rank calls this with equal sizes."""
-        shapes = [tuple(t.shape[1:]) for t in inputs]
+        shapes = [shape for shape, _ in inputs]
         if shapes and self._shapes and shapes != self._shapes:
             raise ValueError(
                 f"the inputs have shapes {shapes} per sample and had {self._shapes} before: only the number of samples "
                 f"may change between steps; make another Engine for another image size"
             )
-        self._shapes = shapes
+        self._shapes = shapes or self._shapes
         for samples in sizes:
             if samples not in self._sizes:
                 self._sizes.add(samples)
                 self._learn(inputs, samples)
 
-    def _learn(self, inputs: Sequence[Tensor], samples: int) -> None:
-        stages = self.layout.plan.stages
-        mine = sorted({stage for _, stage in self.runners})
-        for stage in mine:
+    def _learn(self, inputs: Sequence[Field], samples: int) -> None:
+        for stage in sorted({stage for _, stage in self.runners}):
             if stage == 0:
-                entering = tuple(
-                    Crossing(
-                        (samples, *t.shape[1:]), str(t.dtype).removeprefix("torch."), t.dtype.is_floating_point, ()
-                    )
-                    for t in inputs
-                )
-                if not entering:
+                if not inputs:
                     raise ValueError(f"rank {self.world.rank} holds the first stage but was given no inputs")
-                self._known[0, samples] = entering
+                self._known[0, samples] = tuple(
+                    Crossing((samples, *shape), str(dtype).removeprefix("torch."), dtype.is_floating_point, ())
+                    for shape, dtype in inputs
+                )
             else:
                 self._known[stage, samples] = self._hear(stage, samples)
-            runner = next(r for (_, s), r in self.runners.items() if s == stage)
+            runner = self._runner(stage)
             if runner.loss is None:
-                received = tuple(wanted(c, stages[stage]) for c in self._known[stage, samples])
-                leaving = runner.crossings_after(received)
+                leaving = runner.crossings_after(self.received(stage, samples))
                 self._known[stage + 1, samples] = leaving
                 self._tell(stage + 1, samples, leaving)
+
+    def received(self, stage: int, samples: int) -> tuple[Crossing, ...]:
+        """What enters a stage of this rank, as its team wants it."""
+        return tuple(wanted(c, self.layout.plan.stages[stage]) for c in self._known[stage, samples])
+
+    def prediction(self, samples: int) -> Crossing:
+        """The first tensor that the last stage, which this rank holds, gives to the loss."""
+        last = len(self.layout.plan.stages) - 1
+        if samples not in self._predictions:
+            self._predictions[samples] = self._runner(last).crossings_after(self.received(last, samples), made=True)[0]
+        return self._predictions[samples]
+
+    def _runner(self, stage: int) -> StageRunner:
+        return next(runner for (_, s), runner in self.runners.items() if s == stage)
 
     def _tell(self, stage: int, samples: int, crossings: tuple[Crossing, ...]) -> None:
         speakers = {self.layout.team(p, stage - 1, self.replica)[0] for p in range(self.layout.plan.pipes)}

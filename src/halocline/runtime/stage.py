@@ -19,6 +19,8 @@ import halocline.tiling.rules  # noqa: F401  (a tile without rules could do noth
 from halocline.plan.stage import Stage
 from halocline.runtime.boundary import BATCH, Crossing, positions
 from halocline.runtime.layers import derived_seed, seed_randomness
+from halocline.runtime.offload import offloaded
+from halocline.runtime.patchwork import Patchwork
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.fusion import prefetched
 from halocline.tiling.spec import TileSpec
@@ -35,6 +37,8 @@ class Options:
     autocast: torch.dtype | None = None
     """Run forwards under autocast to this dtype, e.g. torch.bfloat16."""
     channels_last: bool = False
+    offload: bool = False
+    """Keep activations in host memory until their backward."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
@@ -128,8 +132,9 @@ class StageRunner:
 
     # -- shapes --------------------------------------------------------------------------------------------------
 
-    def crossings_after(self, received: Sequence[Crossing]) -> tuple[Crossing, ...]:
-        """What the stage hands on, found by running it on tensors without data."""
+    def crossings_after(self, received: Sequence[Crossing], made: bool = False) -> tuple[Crossing, ...]:
+        """What the stage hands on, found by running it on tensors without data; with `made`, before it is put in order
+        for the next stage."""
         exchanger = None
         if self.exchanger is not None:
             exchanger = NoCommunication(self.exchanger.rank, self.exchanger.size)
@@ -147,7 +152,7 @@ class StageRunner:
                 value = functional_call(layer, state, (value,))
                 as_tensors(value, name)
             tensors = as_tensors(value, self.layers[-1][0])
-            return tuple(self._leaving(t)[1] for t in tensors)
+            return tuple(crossing_of(t) if made else self._leaving(t)[1] for t in tensors)
 
     # -- forward -------------------------------------------------------------------------------------------------
 
@@ -157,48 +162,55 @@ class StageRunner:
         Returns the unscaled loss there. `microbatch` is counted over all replicas, for the random numbers.
         """
         held.recorded = grad
-        with torch.set_grad_enabled(grad), self._autocast():
-            tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(held.inputs, held.received)]
-            value: Any = tiles[0] if len(tiles) == 1 else tuple(tiles)
-            for number, (name, layer) in enumerate(self.layers):
-                if self.fused and number % self.fused == 0:
-                    value = prefetched([layer for _, layer in self.layers[number : number + self.fused]], value)
-                seed_randomness(derived_seed(self.options.seed, step, name, microbatch), self.options.device)
-                value = layer(value)
-                if not isinstance(value, Tensor) and number + 1 < len(self.layers):
-                    as_tensors(value, name)  # before the next layer complains of what this one did
+        saving = offloaded(self.options.device) if grad and self.options.offload else nullcontext()
+        with torch.set_grad_enabled(grad), self._autocast(), saving:
+            value = self.value(held, step, microbatch)
             if self.loss is None:
                 held.outputs = [self._leaving(t)[0] for t in as_tensors(value, self.layers[-1][0])]
                 return None
-            loss = self.loss(value, self._target(held.target, value))
+            loss = self.loss(value, self.target(held.target, value))
         if not isinstance(loss, Tensor) or isinstance(loss, TileTensor) or loss.ndim:
             raise ValueError(f"the loss returned {_describe(loss)}: it must return one number, the mean over samples")
         held.outputs = [loss * (share / self.shares)]
         return loss.detach()
 
-    def _target(self, target: Any, value: Any) -> Any:
+    def predict(self, held: Held, step: int, microbatch: int) -> tuple[Any, Any]:
+        """A forward that nothing follows: `held.outputs` becomes what goes on; returns the last stage's output and its
+        target, cut alike."""
+        with torch.no_grad(), self._autocast():
+            value = self.value(held, step, microbatch)
+            if self.loss is None:
+                held.outputs = [self._leaving(t)[0] for t in as_tensors(value, self.layers[-1][0])]
+                return None, None
+            return value, self.target(held.target, value)
+
+    def value(self, held: Held, step: int, microbatch: int) -> Any:
+        """What the layers make of a microbatch."""
+        tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(held.inputs, held.received)]
+        value: Any = tiles[0] if len(tiles) == 1 else tuple(tiles)
+        for number, (name, layer) in enumerate(self.layers):
+            if self.fused and number % self.fused == 0:
+                value = prefetched([layer for _, layer in self.layers[number : number + self.fused]], value)
+            seed_randomness(derived_seed(self.options.seed, step, name, microbatch), self.options.device)
+            value = layer(value)
+            if not isinstance(value, Tensor) and number + 1 < len(self.layers):
+                as_tensors(value, name)  # before the next layer complains of what this one did
+        return value
+
+    def target(self, target: Any, value: Any) -> Any:
         """The target cut as the prediction is: samples by lane, pixels by tile."""
         first = value[0] if isinstance(value, (tuple, list)) else value
-        if not isinstance(first, TileTensor) or self.exchanger is None:
-            return target
-        cuts = {dim % first.ndim: points for dim, points in zip(first.spec.dims, first.spec.cuts)}
-        image = first.ndim - 2
+        tiled = isinstance(first, TileTensor) and self.exchanger is not None
 
         def cut(tensor: Any) -> Any:
-            if not isinstance(tensor, Tensor) or not tensor.ndim:
+            if not isinstance(tensor, (Tensor, Patchwork)):
                 return tensor
-            found = [(BATCH, cuts[BATCH])] if BATCH in cuts else []
-            dense = tensor.ndim > image and tuple(tensor.shape[-image:]) == tuple(first.shape[-image:])
-            if dense and image:
-                for offset in range(image):
-                    if 2 + offset in cuts:
-                        found.append((tensor.ndim - image + offset, cuts[2 + offset]))
-            crossing = Crossing(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), False, tuple(found))
-            if not found:
-                return tensor
-            parts = tuple(slice(a, b) for a, b in self.origin(crossing))
+            crossing = target_crossing(crossing_of(first), tensor.shape, tensor.dtype) if tiled else None
+            if crossing is None or not crossing.cuts:
+                return tensor.whole() if isinstance(tensor, Patchwork) else tensor
             assert self.exchanger is not None
-            return TileTensor.wrap(tensor[parts], self.spec(crossing, self.exchanger))
+            part = tensor[tuple(slice(a, b) for a, b in self.origin(crossing))]
+            return TileTensor.wrap(part, self.spec(crossing, self.exchanger))
 
         return tuple(cut(t) for t in target) if isinstance(target, (tuple, list)) else cut(target)
 
@@ -245,6 +257,15 @@ class StageRunner:
                 gradient = torch.zeros_like(output)  # nobody used it, but tiles must still meet in their backward
             pairs.append((output, gradient))
         return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def target_crossing(prediction: Crossing, size: Sequence[int], dtype: torch.dtype) -> Crossing:
+    """How a team that holds `prediction` holds its target: samples cut alike, and pixels where it has those."""
+    cuts, image = dict(prediction.cuts), len(prediction.size) - 2
+    found = [(BATCH, cuts[BATCH])] if BATCH in cuts and size else []
+    if 0 < image < len(size) and tuple(size[-image:]) == prediction.size[-image:]:
+        found += [(len(size) - image + d, cuts[2 + d]) for d in range(image) if 2 + d in cuts]
+    return Crossing(tuple(size), str(dtype).removeprefix("torch."), False, tuple(found))
 
 
 def as_tensors(value: Any, name: str) -> list[Tensor]:

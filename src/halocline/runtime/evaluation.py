@@ -1,0 +1,130 @@
+"""Forwards alone: a batch of any size goes through the pipes without a backward, and the last stage measures it.
+
+The instructions are the schedule's own, less those of backwards: a part of one global order, so they cannot lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from halocline.plan.layout import ACTIVATION
+from halocline.runtime.batch import Batch, fields
+from halocline.runtime.executor import Executor, StepWork
+from halocline.schedule.instruction import FORWARD, FREE, RECEIVE, SEND, Instruction
+from halocline.tiling.tensor import TileTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halocline.runtime.engine import Engine
+
+Measure = Callable[[Any, Any], Tensor]
+"""(output, target) -> one number, a sum over samples (or pixels): sums of microbatches add up."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a batch gave; the same on every rank."""
+
+    loss: float
+    """The mean over all samples."""
+    samples: int
+    totals: dict[str, float]
+    """Measure -> its sum over all samples."""
+
+
+class ForwardExecutor(Executor):
+    """Runs the forwards of a schedule and measures what comes out."""
+
+    measures: Sequence[Measure] = ()
+    found: Tensor
+
+    def evaluate(self, work: StepWork, measures: Sequence[Measure]) -> Tensor:
+        """The sums of the loss (times samples) and of each measure, of the microbatches that this rank speaks for."""
+        self.measures = measures
+        self.found = torch.zeros(1 + len(measures), dtype=torch.float64, device=self.world.device)
+        every = self.instructions
+        self.instructions = [i for i in every if _forward_only(i) and work.samples[i.microbatch]]
+        try:
+            self.run(work, lambda: None)
+            while self.leaving:
+                self._let_go(self.leaving.popleft())
+        finally:
+            self.instructions = every
+            self.held.clear()
+        return self.found
+
+    def _forward(self, instruction: Instruction) -> None:
+        _, pipe, stage, microbatch, _, _ = instruction
+        held = self.held[pipe, stage, microbatch] = self._inputs(pipe, stage, microbatch)
+        runner = self.runners[pipe, stage]
+        value, target = runner.predict(held, self.work.number, self.work.first + microbatch)
+        held.inputs = []
+        if runner.loss is None:
+            return
+        with torch.no_grad():
+            sums = [runner.loss(value, target) * self.work.samples[microbatch]]
+            sums += [measure(value, target) for measure in self.measures]
+        for number, value in enumerate(sums):
+            if not isinstance(value, Tensor) or isinstance(value, TileTensor) or value.ndim:
+                raise ValueError(f"measure {number - 1} returned {type(value).__name__}: it must return one number")
+        if self.local == self.layout.team(pipe, stage)[0]:
+            self.found += torch.stack([s.detach().double().to(self.found.device) for s in sums])
+
+
+def _forward_only(instruction: Instruction) -> bool:
+    if instruction.kind in (SEND, RECEIVE):
+        return instruction.what == ACTIVATION
+    if instruction.kind == FREE:
+        return instruction.peer < 0 or instruction.what == ACTIVATION
+    return instruction.kind == FORWARD
+
+
+def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> Evaluation:
+    """See `Engine.evaluate`."""
+    cuts = batch.loose_cuts()
+    work = StepWork(
+        engine.steps,
+        [b - a for a, b in cuts],
+        batch.samples,
+        engine.replica * engine.plan.microbatches,
+        lambda m: batch.inputs_of(cuts[m]),
+        lambda m: batch.targets_of(cuts[m], engine.world.device),
+    )
+    executor = ForwardExecutor(
+        engine.world,
+        engine.layout,
+        engine.schedule.ranks[engine.local],
+        engine.runners,
+        engine.groups,
+        {},
+        engine.relay.entering,
+    )
+    state = torch.random.get_rng_state()
+    with _in_evaluation(engine):
+        try:
+            engine.relay.learn(fields(batch.inputs), sorted({n for n in work.samples if n}, reverse=True))
+            sums = executor.evaluate(work, list(measures.values()))
+        finally:
+            torch.random.set_rng_state(state)
+        totals = engine.world.sum(sums, label="sum of measures").tolist()
+    return Evaluation(totals[0] / batch.samples, batch.samples, dict(zip(measures, totals[1:])))
+
+
+@contextmanager
+def _in_evaluation(engine: Engine) -> Iterator[None]:
+    """Layers in evaluation mode, each as it was afterwards."""
+    modules = [m for held in engine.modules.values() for _, layer in held for m in layer.modules()]
+    training = [m.training for m in modules]
+    engine.train(False)
+    try:
+        yield
+    finally:
+        for module, mode in zip(modules, training):
+            module.training = mode
