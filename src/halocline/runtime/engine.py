@@ -21,7 +21,7 @@ from halocline.runtime.batch import Batch, Field, fields
 from halocline.runtime.environment import command
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
 from halocline.runtime.executor import Executor, Observer, StepWork
-from halocline.runtime.finite import POLICIES, NotFinite, Search, story
+from halocline.runtime.finite import POLICIES, NotFinite, origin
 from halocline.runtime.launch import join, stop
 from halocline.runtime.layers import Layer, build, named_layers
 from halocline.runtime.reading import Reads, reads
@@ -255,7 +255,7 @@ class Engine:
         try:
             self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True))
             self._remember()
-            self._run(work, lambda: self._finish(work))
+            self.run(work, lambda: self._finish(work))
         except NotFinite:
             raise  # on every rank alike: nobody waits
         except Exception as error:
@@ -291,7 +291,8 @@ class Engine:
             stop(self.world, error)
             raise
 
-    def _run(self, work: StepWork, finish: Callable[[], None]) -> None:
+    def run(self, work: StepWork, finish: Callable[[], None]) -> None:
+        """The instructions of one step, from no gradients to `finish`."""
         for parameter in self.parameters():
             parameter.grad = None
         for statistics in self.statistics.values():
@@ -361,25 +362,8 @@ class Engine:
             for parameter in self.parameters():
                 parameter.grad = None
             return
-        number = int((~torch.isfinite(parts)).nonzero()[0])
-        replica, microbatch = divmod(number, self.plan.microbatches)
-        search = Search(self.executor, self.modules, microbatch if replica == self.replica else None)
         work.complete = lambda: None
-        with search.looking():
-            self._run(work, lambda: None)
-        # Of all ranks the earliest place counts: 2 x layer for a layer's output, one less for its input.
-        names = [name for name, _ in self.named]
-        found = torch.zeros(2 * len(names) + 1, dtype=torch.float64, device=self.world.device)
-        if search.first is not None:
-            stage, layer = search.first
-            found[2 * names.index(layer) + 1 if layer else 2 * self.plan.stages[stage].layers[0]] = 1
-        places = self.world.sum(found, label="sum of places").nonzero().flatten().tolist()
-        stage, name = len(self.plan.stages) - 1, None
-        if places:
-            layer_number, after = divmod(places[0], 2)
-            name = names[layer_number] if after else ""
-            stage = next(s for s, p in enumerate(self.plan.stages) if p.layers[0] <= layer_number < p.layers[1])
-        raise NotFinite(story(work.number, self._loss, stage, number, name))
+        raise origin(self, work, parts)
 
 
 def _sharded(parameters: list[nn.Parameter], make: MakeOptimizer, group: Any) -> torch.optim.Optimizer:

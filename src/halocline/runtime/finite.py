@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from halocline.runtime.executor import Executor
+from halocline.runtime.executor import Executor, StepWork
 from halocline.schedule.instruction import FORWARD
 from halocline.tiling.tensor import TileTensor
+
+if TYPE_CHECKING:
+    from halocline.runtime.engine import Engine
 
 POLICIES = ("stop", "skip")
 
@@ -96,3 +99,28 @@ def story(step: int, loss: float, stage: int, microbatch: int, layer: str | None
         f"the loss of step {step} is {loss}: microbatch {microbatch}, stage {stage}: {began}; {fix}, or pass "
         f"nan='skip' to leave such steps out"
     )
+
+
+def origin(engine: Engine, work: StepWork, parts: Tensor) -> NotFinite:
+    """The error that says where a step's loss went wrong, found by running the step once more. All ranks call it.
+
+    `parts` is what each microbatch (of all replicas) adds to the loss.
+    """
+    number = int((~torch.isfinite(parts)).nonzero()[0])
+    replica, microbatch = divmod(number, engine.plan.microbatches)
+    search = Search(engine.executor, engine.modules, microbatch if replica == engine.replica else None)
+    with search.looking():
+        engine.run(work, lambda: None)
+    # Of all ranks the earliest place counts: 2 x layer for a layer's output, one less for its input.
+    names = [name for name, _ in engine.named]
+    found = torch.zeros(2 * len(names) + 1, dtype=torch.float64, device=engine.world.device)
+    if search.first is not None:
+        stage, layer = search.first
+        found[2 * names.index(layer) + 1 if layer else 2 * engine.plan.stages[stage].layers[0]] = 1
+    places = engine.world.sum(found, label="sum of places").nonzero().flatten().tolist()
+    stage, name = len(engine.plan.stages) - 1, None
+    if places:
+        layer_number, after = divmod(places[0], 2)
+        name = names[layer_number] if after else ""
+        stage = next(s for s, p in enumerate(engine.plan.stages) if p.layers[0] <= layer_number < p.layers[1])
+    return NotFinite(story(work.number, float(parts.sum()), stage, number, name))
