@@ -55,7 +55,8 @@ and standing idle until then would cost more than the buffer."""
 
 
 class Observer(Protocol):
-    """Who is told what a rank does while it does it."""
+    """Who is told what a rank does while it does it. May also have `waits` and `ready`, which take an instruction as
+    `before` does: it begins to get what it needs (a batch, messages, sums of gradients), and has it."""
 
     def begin(self, step: int) -> None: ...
 
@@ -163,7 +164,20 @@ class Executor:
 
             return handle
 
+        def told(fetch: Callable[..., Any]) -> Callable[..., Any]:
+            def get(*args: Any) -> Any:
+                for observer in (o for o in observers if hasattr(o, "waits")):
+                    observer.waits(self.current)
+                found = fetch(*args)
+                for observer in (o for o in observers if hasattr(o, "ready")):
+                    observer.ready(self.current)
+                return found
+
+            return get
+
         self._handlers = {kind: observed(handler) for kind, handler in self._handlers.items()}
+        for name in ("_inputs", "_output_gradients", "_await_reductions"):
+            setattr(self, name, told(getattr(self, name)))
 
     def _shortage(self) -> OutOfMemory:
         """The error for a rank that has run out of memory: what it did and held."""
@@ -330,10 +344,12 @@ class Executor:
             self._recompute(Instruction(RECOMPUTE, pipe, stage, microbatch))
         if runner.loss is not None or held.gradients:
             return held
-        held.gradients = self._assembled(
-            GRADIENT, pipe, stage, microbatch, lambda: [torch.zeros_like(t) for t in held.outputs]
-        )
+        held.gradients = self._output_gradients(pipe, stage, microbatch)
         return held
+
+    def _output_gradients(self, pipe: int, stage: int, microbatch: int) -> list[Any]:
+        outputs = self.held[pipe, stage, microbatch].outputs
+        return self._assembled(GRADIENT, pipe, stage, microbatch, lambda: [torch.zeros_like(t) for t in outputs])
 
     def _backward(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
