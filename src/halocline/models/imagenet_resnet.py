@@ -1,0 +1,104 @@
+"""ResNet-18 to 152 and the wide ResNets for ImageNet (He et al., arXiv:1512.03385; Zagoruyko and Komodakis,
+arXiv:1605.07146), as torchvision builds them, with a 1x1 convolution's stride moved to the 3x3, for images of any size.
+
+One layer per block and one for the head; the first layer also holds the stem. Names inside a layer are torchvision's, so
+that `torchvision_names` can say where its weights go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from halocline.models.classifier import classifier
+from halocline.models.convolution import convolution
+from halocline.models.model import Model
+
+BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+"""Depth -> blocks in each group. From 50 on they are bottlenecks."""
+EXPANSION = 4
+"""A bottleneck puts out this many times the group's width."""
+
+
+class Block(nn.Module):
+    """Convolutions with norms, added to what came in."""
+
+    def __init__(self, given: int, shapes: tuple[tuple[int, int], ...], stride: int) -> None:
+        """`shapes`: kernel and output channels of each convolution. The first 3x3 one strides."""
+        super().__init__()
+        self.count = len(shapes)
+        channels, step = given, stride
+        for number, (kernel, out) in enumerate(shapes, 1):
+            setattr(self, f"conv{number}", convolution(channels, out, kernel, step if kernel > 1 else 1))
+            setattr(self, f"bn{number}", nn.BatchNorm2d(out))
+            channels, step = out, 1 if kernel > 1 else step
+        self.downsample: nn.Module | None = None
+        if stride > 1 or given != channels:
+            self.downsample = nn.Sequential(convolution(given, channels, 1, stride), nn.BatchNorm2d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for number in range(1, self.count + 1):
+            if number > 1:
+                y = F.relu(y, inplace=True)
+            y = getattr(self, f"bn{number}")(getattr(self, f"conv{number}")(y))
+        y += x if self.downsample is None else self.downsample(x)
+        return F.relu(y, inplace=True)
+
+
+class First(nn.Module):
+    """The stem, to a quarter of the size, and the first block."""
+
+    def __init__(self, channels: int, out: int, block: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = convolution(channels, out, 7, 2), nn.BatchNorm2d(out)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.block = block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(self.pool(F.relu(self.bn1(self.conv1(x)), inplace=True)))
+
+
+def imagenet_resnet(
+    *,
+    depth: int = 50,
+    width: int = 1,
+    num_classes: int = 1000,
+    base_width: int = 64,
+    channels: int = 3,
+) -> Model:
+    """ResNet-`depth`, with bottlenecks `width` times as wide inside."""
+    if depth not in BLOCKS:
+        raise ValueError(f"there is no ImageNet ResNet of depth {depth}: use one of {', '.join(map(str, BLOCKS))}")
+    bottleneck = depth >= 50
+    if width < 1 or (width > 1 and not bottleneck):
+        raise ValueError(f"width = {width} does not go with depth {depth}: only bottlenecks (50, 101, 152) are widened")
+    layers: list[Callable[[], nn.Module]] = []
+    given = base_width
+    for group, count in enumerate(BLOCKS[depth]):
+        size = base_width * 2**group
+        inner = size * width
+        shapes = ((1, inner), (3, inner), (1, size * EXPANSION)) if bottleneck else ((3, size), (3, size))
+        for number in range(count):
+            layers.append(partial(Block, given, shapes, 2 if group and not number else 1))
+            given = shapes[-1][1]
+    layers[0] = partial(First, channels, base_width, layers[0])
+    layers.append(partial(classifier, given, num_classes))
+    name = f"resnet{depth}" if width == 1 else f"wide-resnet{depth}_{width}"
+    return Model(name, layers, classes=num_classes, channels=channels, image=(224, 224))
+
+
+def torchvision_names(depth: int) -> dict[str, str]:
+    """Our name -> torchvision's, up to the name inside the block: {"0.": "", "0.block.": "layer1.0.", ...}."""
+    names = {"0.": "", "0.block.": "layer1.0."}
+    layer = 0
+    for group, count in enumerate(BLOCKS[depth], 1):
+        for number in range(count):
+            if layer:
+                names[f"{layer}."] = f"layer{group}.{number}."
+            layer += 1
+    names[f"{layer}.2."] = "fc."
+    return names
