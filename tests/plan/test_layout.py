@@ -60,8 +60,29 @@ def test_the_second_pipe_is_the_mirror_of_the_first(plan: Plan) -> None:
     n = layout.ranks_per_replica
     for role in every_role(plan):
         if role.pipe:
-            first = layout.rank(role._replace(pipe=0)) - role.replica * n
-            assert layout.rank(role) == role.replica * n + n - 1 - first
+            tensor = [role._replace(tensor=t) for t in range(plan.stages[role.stage].tensor)]
+            firsts = {layout.rank(r._replace(pipe=0)) - role.replica * n for r in tensor}
+            assert {layout.rank(r) for r in tensor} == {role.replica * n + n - 1 - first for first in firsts}
+            if len(tensor) == 1:
+                assert layout.rank(role) == role.replica * n + n - 1 - firsts.pop()
+
+
+@given(st.from_type(Plan))
+def test_a_rank_holds_one_shard_of_a_stage(plan: Plan) -> None:
+    layout = Layout(plan)
+    for rank in range(layout.world_size):
+        shards = {(role.stage, role.tensor) for role in layout.roles(rank)}
+        assert len(shards) == len({stage for stage, _ in shards})
+
+
+@given(st.from_type(Plan))
+def test_a_tensor_group_has_every_shard_once(plan: Plan) -> None:
+    layout = Layout(plan)
+    for index, stage in enumerate(plan.stages):
+        for group in layout.tensor_groups(index):
+            assert len(group) == stage.tensor
+            for tensor, rank in enumerate(group):
+                assert rank in layout.sharers(index, tensor)
 
 
 @given(st.from_type(Plan))

@@ -1,7 +1,8 @@
 """The layout: a plan with ranks on it. Rank <-> (replica, pipe, stage, tile, lane, tensor), and who talks to whom.
 
 Inside a replica, stage 0's ranks come first (tiles row-major, lanes consecutive, tensor ranks innermost), then stage
-1's, and so on. The second pipe is the first one seen in a mirror: its local rank r sits on n - 1 - r.
+1's, and so on. The second pipe is the first one seen in a mirror: its local rank r sits on n - 1 - r. Only the tensor
+ranks of a group keep their order, so that a rank which has a stage in both pipes holds the same shard in both.
 
     2x2 tiles, then two plain stages, two pipes (n = 6)      rank    0     1     2     3     4     5
                                                              pipe 0  s0t0  s0t1  s0t2  s0t3  s1    s2
@@ -61,10 +62,12 @@ class Layout:
     def rank(self, role: Role) -> int:
         """The global rank that plays a role."""
         stage = self.plan.stages[role.stage]
-        local = self._starts[role.stage % self.plan.places]
-        local += (role.tile * stage.lanes + role.lane) * stage.tensor + role.tensor
+        start = self._starts[role.stage % self.plan.places]
+        first = start + (role.tile * stage.lanes + role.lane) * stage.tensor
         if role.pipe:
-            local = self.ranks_per_replica - 1 - local
+            first = self.ranks_per_replica - first - stage.tensor
+        # Of any `tensor` consecutive ranks, one has each remainder: the shard goes by that, in both pipes.
+        local = first + (role.tensor + start - first) % stage.tensor
         return role.replica * self.ranks_per_replica + local
 
     def roles(self, rank: int) -> tuple[Role, ...]:
@@ -93,15 +96,28 @@ class Layout:
 
     @cached_property
     def _teams(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        teams = []
-        for pipe in range(self.plan.pipes):
-            row = []
-            for index, stage in enumerate(self.plan.stages):
-                first = self._starts[index % self.plan.places]
-                local = range(first, first + stage.team_size)
-                row.append(tuple(self.ranks_per_replica - 1 - r if pipe else r for r in local))
-            teams.append(tuple(row))
-        return tuple(teams)
+        return tuple(
+            tuple(
+                tuple(
+                    self.rank(Role(0, pipe, index, tile, lane, tensor))
+                    for tile, lane, tensor in product(range(stage.tile_count), range(stage.lanes), range(stage.tensor))
+                )
+                for index, stage in enumerate(self.plan.stages)
+            )
+            for pipe in range(self.plan.pipes)
+        )
+
+    def tensor_groups(self, stage: int) -> tuple[tuple[int, ...], ...]:
+        """The groups of global ranks that each hold all shards of a stage between them, ordered by shard."""
+        degree = self.plan.stages[stage].tensor
+        groups = {
+            team[first : first + degree]
+            for replica in range(self.plan.replicas)
+            for pipe in range(self.plan.pipes)
+            for team in (self.team(pipe, stage, replica),)
+            for first in range(0, len(team), degree)
+        }
+        return tuple(sorted(groups))
 
     def sharers(self, stage: int, tensor: int = 0) -> tuple[int, ...]:
         """The global ranks that hold a copy of a stage's parameters (its shard `tensor`), ascending: their gradients

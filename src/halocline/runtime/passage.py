@@ -90,15 +90,18 @@ class Passages:
         above = self.local in self.layout.team(pipe, stage)
         upper, lower = (self.local, peer) if above else (peer, self.local)
         stages = self.layout.plan.stages
+        team, degree = self.layout.team(pipe, stage), stages[stage].tensor
+        # A tensor that is whole on every rank above comes from the first (tile, lane) that is linked to the one below.
+        # The tensor ranks of that tile and lane all have it, and each gets its gradient.
         sources = [link.source for link in self.layout.links(pipe, stage, ACTIVATION) if link.target == lower]
         parts = pieces(
             made,
             stages[stage],
             held,
             stages[stage + 1],
-            self.layout.team(pipe, stage).index(upper),
+            team.index(upper),
             self.layout.team(pipe, stage + 1).index(lower),
-            upper == (max(sources) if pipe else min(sources)),  # the second pipe is a mirror of the first
+            team.index(upper) // degree == min(team.index(source) // degree for source in sources),
         )
         if what == GRADIENT:
             parts = tuple(part for part in parts if made[part.index].differentiable)
