@@ -50,7 +50,12 @@ class Model:
     sequence: int = 0
     """Tokens of a sample; 0 for images."""
     tied: tuple[tuple[str, str], ...] = ()
-    """Pairs of parameter names, `layer.parameter`, that are one parameter, e.g. ("0.weight", "26.weight")."""
+    """Pairs of parameter names, `layer.parameter`, that are one parameter, e.g. ("0.weight", "26.weight"). One that has
+    several copies comes first in each of its pairs."""
+    kinds: tuple[str, ...] = ()
+    """Of a transformer, what each layer is: embedding, block (or encoder, decoder) or head."""
+    architecture: object = None
+    """What the layers were made from, for whoever writes the model in another program's form."""
 
     def inputs(self, samples: int, image: tuple[int, int] | None = None) -> list[Tensor]:
         """Empty input tensors on the meta device, for whoever needs their shapes."""
@@ -60,6 +65,20 @@ class Model:
             if self.sequence:
                 return [torch.empty(samples, self.sequence, dtype=torch.int64)]
             return [torch.empty(samples, self.channels, *(image or self.image))]
+
+
+def tie(layers: nn.Sequential, tied: Sequence[tuple[str, str]]) -> nn.Sequential:
+    """Make each pair of parameters one: the second becomes the first. On one device."""
+    for first, second in tied:
+        kept = layers.get_parameter(first)
+        if kept.shape != layers.get_parameter(second).shape:
+            raise ValueError(
+                f"{first} is {tuple(kept.shape)} and {second} is {tuple(layers.get_parameter(second).shape)}: only "
+                f"parameters of one shape can be tied"
+            )
+        module, _, name = second.rpartition(".")
+        setattr(layers.get_submodule(module), name, kept)
+    return layers
 
 
 def make(name: str, **options: Any) -> Model:

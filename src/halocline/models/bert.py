@@ -1,0 +1,151 @@
+"""BERT with its masked-language head: embeddings, blocks with the norm after each part, and a head that shares the
+token table. A plain single-device model as a sequence of layers.
+
+    0 embeddings    1 .. L blocks    L + 1 head
+
+Every sample is taken as one sentence without padding: all its tokens are of the first type and see each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from halocline.models.attention import SelfAttention, head_features
+from halocline.models.feed_forward import FeedForward
+from halocline.models.initial import Embedding, Linear
+from halocline.models.model import MASKED, Model
+from halocline.models.split import VOCABULARY
+from halocline.models.token_loss import token_loss
+
+
+@dataclass(frozen=True)
+class Bert:
+    """The sizes of a BERT."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    positions: int
+    types: int
+    ff: int
+    tied: bool
+    padding: int | None
+    dropout: float
+    attention_dropout: float
+    eps: float
+
+    def __post_init__(self) -> None:
+        head_features(self.hidden, self.heads)
+
+
+def bert(
+    *,
+    layers: int = 12,
+    hidden: int = 768,
+    heads: int = 12,
+    vocab: int = 30522,
+    seq: int = 512,
+    positions: int | None = None,
+    types: int = 2,
+    ff: int | None = None,
+    tied: bool = True,
+    padding: int | None = 0,
+    dropout: float = 0.0,
+    attention_dropout: float | None = None,
+    eps: float = 1e-12,
+) -> Model:
+    """A masked language model. `positions` (default `seq`) is the longest sequence it can take, `types` the rows of the
+    sentence-type table, `ff` (default 4 x hidden) the width of the feed-forward part, `tied` says whether the head is
+    the token table; the row of the word `padding` in that table learns from the head only."""
+    positions = seq if positions is None else positions
+    if seq > positions:
+        raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
+    a = Bert(
+        layers,
+        hidden,
+        heads,
+        vocab,
+        positions,
+        types,
+        4 * hidden if ff is None else ff,
+        tied,
+        padding,
+        dropout,
+        dropout if attention_dropout is None else attention_dropout,
+        eps,
+    )
+    made: list[Callable[[], nn.Module]] = [partial(Embeddings, a), *[partial(Block, a)] * layers, partial(Head, a)]
+    return Model(
+        "bert",
+        made,
+        MASKED,
+        token_loss,
+        vocab,
+        sequence=seq,
+        tied=(("0.tokens.weight", f"{layers + 1}.logits.weight"),) if tied else (),
+        kinds=("embedding", *["block"] * layers, "head"),
+        architecture=a,
+    )
+
+
+class Embeddings(nn.Module):
+    """Words, their positions and their sentence's type to features."""
+
+    split: ClassVar[dict[str, str]] = {"tokens": VOCABULARY}
+
+    def __init__(self, a: Bert) -> None:
+        super().__init__()
+        self.padding = a.padding
+        self.tokens = Embedding(a.vocab, a.hidden)
+        self.positions = Embedding(a.positions, a.hidden)
+        self.types = Embedding(a.types, a.hidden)
+        self.norm = nn.LayerNorm(a.hidden, a.eps)
+        self.dropout = nn.Dropout(a.dropout)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.tokens(words)
+        if self.padding is not None:
+            # Not the table's own padding_idx, which counts rows of the whole table and not of a part of it.
+            x = torch.where((words == self.padding).unsqueeze(-1), x.detach(), x)
+        place = self.positions(torch.arange(words.shape[1], device=words.device))
+        kind = self.types(torch.zeros(1, dtype=torch.int64, device=words.device))
+        return self.dropout(self.norm(x + place + kind))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each added to what came in and then normed."""
+
+    def __init__(self, a: Bert) -> None:
+        super().__init__()
+        self.attention = SelfAttention(a.hidden, a.heads, dropout=a.attention_dropout)
+        self.attention_norm = nn.LayerNorm(a.hidden, a.eps)
+        self.feed_forward = FeedForward(a.hidden, a.ff, nn.GELU())
+        self.feed_forward_norm = nn.LayerNorm(a.hidden, a.eps)
+        self.dropout = nn.Dropout(a.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.attention_norm(x + self.dropout(self.attention(x)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class Head(nn.Module):
+    """One more dense layer, then a score for each word."""
+
+    split: ClassVar[dict[str, str]] = {"logits": VOCABULARY}
+
+    def __init__(self, a: Bert) -> None:
+        super().__init__()
+        self.dense = Linear(a.hidden, a.hidden)
+        self.activation = nn.GELU()
+        self.norm = nn.LayerNorm(a.hidden, a.eps)
+        self.logits = Linear(a.hidden, a.vocab)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.norm(self.activation(self.dense(x))))

@@ -1,0 +1,91 @@
+"""Bloom: GPT's blocks with a bias by distance (ALiBi) in place of learned positions, and a norm after the tokens.
+
+0 tokens and norm    1 .. L blocks    L + 1 final norm and head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor, nn
+
+from halocline.models.attention import SelfAttention, head_features
+from halocline.models.feed_forward import FeedForward
+from halocline.models.gpt import LOGITS, TOKENS, Block, Head, Tokens
+from halocline.models.model import CAUSAL, Model
+from halocline.models.position_bias import Alibi
+from halocline.models.token_loss import token_loss
+
+
+@dataclass(frozen=True)
+class Bloom:
+    """The sizes of a Bloom; its feed-forward part is 4 x hidden wide."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    tied: bool
+    dropout: float
+    attention_dropout: float
+    eps: float
+
+    def __post_init__(self) -> None:
+        head_features(self.hidden, self.heads)
+
+
+def bloom(
+    *,
+    layers: int = 30,
+    hidden: int = 2560,
+    heads: int = 32,
+    vocab: int = 250880,
+    seq: int = 1024,
+    tied: bool = True,
+    dropout: float = 0.0,
+    attention_dropout: float | None = None,
+    eps: float = 1e-5,
+) -> Model:
+    """A causal language model for sequences of any length."""
+    attention_dropout = dropout if attention_dropout is None else attention_dropout
+    a = Bloom(layers, hidden, heads, vocab, tied, dropout, attention_dropout, eps)
+    made: list[Callable[[], nn.Module]] = [
+        partial(NormedTokens, vocab, hidden, eps),
+        *[partial(block, a)] * layers,
+        partial(Head, hidden, vocab, eps),
+    ]
+    return Model(
+        "bloom",
+        made,
+        CAUSAL,
+        token_loss,
+        vocab,
+        sequence=seq,
+        tied=((TOKENS, f"{layers + 1}.{LOGITS}"),) if tied else (),
+        kinds=("embedding", *["block"] * layers, "head"),
+        architecture=a,
+    )
+
+
+class NormedTokens(Tokens):
+    """Words to features, which start as large as a block's."""
+
+    def __init__(self, vocab: int, hidden: int, eps: float) -> None:
+        super().__init__(vocab, hidden)
+        self.norm = nn.LayerNorm(hidden, eps)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.norm(self.tokens(words))
+
+
+def block(a: Bloom) -> Block:
+    """Bloom's."""
+    return Block(
+        a.hidden,
+        SelfAttention(a.hidden, a.heads, causal=True, position=Alibi(a.heads), dropout=a.attention_dropout),
+        FeedForward(a.hidden, 4 * a.hidden, nn.GELU("tanh")),
+        a.dropout,
+        a.eps,
+    )

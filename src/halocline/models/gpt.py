@@ -1,0 +1,169 @@
+"""GPT-2 and its larger relatives: tokens, positions, blocks with the norm before each part, and a head that shares the
+token table. A plain single-device model as a sequence of layers.
+
+    0 tokens    1 positions    2 .. L + 1 blocks    L + 2 final norm and head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from halocline.models.attention import SelfAttention, head_features
+from halocline.models.feed_forward import FeedForward
+from halocline.models.initial import STD, Embedding, Linear
+from halocline.models.model import CAUSAL, Model
+from halocline.models.split import VOCABULARY
+from halocline.models.token_loss import token_loss
+
+
+@dataclass(frozen=True)
+class Gpt:
+    """The sizes of a GPT."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    positions: int
+    ff: int
+    tied: bool
+    dropout: float
+    attention_dropout: float
+    eps: float
+
+    def __post_init__(self) -> None:
+        head_features(self.hidden, self.heads)
+
+    @property
+    def residual_std(self) -> float:
+        """What adds to the residual starts smaller, the more of it there is: two parts of each block."""
+        return STD / (2 * max(self.layers, 1)) ** 0.5
+
+
+def gpt(
+    *,
+    layers: int = 12,
+    hidden: int = 768,
+    heads: int = 12,
+    vocab: int = 50257,
+    seq: int = 1024,
+    positions: int | None = None,
+    ff: int | None = None,
+    tied: bool = True,
+    dropout: float = 0.0,
+    attention_dropout: float | None = None,
+    eps: float = 1e-5,
+) -> Model:
+    """A causal language model. `positions` (default `seq`) is the longest sequence it can take, `ff` (default 4 x
+    hidden) the width of the feed-forward part, `tied` says whether the head is the token table."""
+    positions = seq if positions is None else positions
+    if seq > positions:
+        raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
+    a = Gpt(
+        layers,
+        hidden,
+        heads,
+        vocab,
+        positions,
+        4 * hidden if ff is None else ff,
+        tied,
+        dropout,
+        dropout if attention_dropout is None else attention_dropout,
+        eps,
+    )
+    made: list[Callable[[], nn.Module]] = [
+        partial(Tokens, vocab, hidden),
+        partial(Positions, positions, hidden, dropout),
+        *[partial(block, a)] * layers,
+        partial(Head, a.hidden, a.vocab, a.eps),
+    ]
+    return Model(
+        "gpt",
+        made,
+        CAUSAL,
+        token_loss,
+        vocab,
+        sequence=seq,
+        tied=((TOKENS, f"{layers + 2}.{LOGITS}"),) if tied else (),
+        kinds=("embedding", "embedding", *["block"] * layers, "head"),
+        architecture=a,
+    )
+
+
+TOKENS, LOGITS = "0.tokens.weight", "logits.weight"
+"""The names of the table and of the head that may be one."""
+
+
+class Tokens(nn.Module):
+    """Words to features."""
+
+    split: ClassVar[dict[str, str]] = {"tokens": VOCABULARY}
+
+    def __init__(self, vocab: int, hidden: int) -> None:
+        super().__init__()
+        self.tokens = Embedding(vocab, hidden)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.tokens(words)
+
+
+class Positions(nn.Module):
+    """Adds what is learned of each position."""
+
+    def __init__(self, positions: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.positions = Embedding(positions, hidden)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(x + self.positions(torch.arange(x.shape[1], device=x.device)))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each after its norm and added to what came in."""
+
+    def __init__(
+        self, hidden: int, attention: SelfAttention, feed_forward: FeedForward, dropout: float, eps: float
+    ) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden, eps)
+        self.attention = attention
+        self.feed_forward_norm = nn.LayerNorm(hidden, eps)
+        self.feed_forward = feed_forward
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+
+
+def block(a: Gpt) -> Block:
+    """GPT-2's."""
+    std = a.residual_std
+    return Block(
+        a.hidden,
+        SelfAttention(a.hidden, a.heads, causal=True, dropout=a.attention_dropout, out_std=std),
+        FeedForward(a.hidden, a.ff, nn.GELU("tanh"), down_std=std),
+        a.dropout,
+        a.eps,
+    )
+
+
+class Head(nn.Module):
+    """The final norm, then a score for each word."""
+
+    split: ClassVar[dict[str, str]] = {"logits": VOCABULARY}
+
+    def __init__(self, hidden: int, vocab: int, eps: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(hidden, eps)
+        self.logits = Linear(hidden, vocab, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.norm(x))

@@ -1,0 +1,227 @@
+"""T5: an encoder and a decoder that learn biases by distance, with one token table for both and for the head. A plain
+single-device model as a sequence of layers; each takes and returns the states of both, so that it can be cut anywhere.
+
+    0 tokens    1 .. E encoder blocks    E + 1 .. E + 2 D halves of decoder blocks    E + 2 D + 1 final norm and head
+
+Of a decoder block's halves the first attends to the decoder's own states and the second to the encoder's.
+
+The table of biases is learned once for the encoder and once for the decoder. Each of their layers holds it, tied to the
+first one's, and lays the biases out anew: they are far larger than the states and are better not sent along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from halocline.models.attention import Attention, head_features
+from halocline.models.feed_forward import FeedForward
+from halocline.models.initial import Embedding, Linear
+from halocline.models.model import SPANS, Model
+from halocline.models.position_bias import RelativePositions
+from halocline.models.split import VOCABULARY
+from halocline.models.token_loss import token_loss
+
+States = tuple[Tensor, Tensor]
+"""Of the encoder and of the decoder."""
+
+RELU, GATED_GELU = "relu", "gated-gelu"
+
+
+@dataclass(frozen=True)
+class T5:
+    """The sizes of a T5."""
+
+    layers: int
+    decoder_layers: int
+    hidden: int
+    heads: int
+    kv: int
+    ff: int
+    vocab: int
+    buckets: int
+    furthest: int
+    activation: str
+    tied: bool
+    scaled: bool
+    dropout: float
+    eps: float
+
+    def __post_init__(self) -> None:
+        if self.activation not in (RELU, GATED_GELU):
+            raise ValueError(f"activation = {self.activation!r} is not T5's: use {RELU!r} or {GATED_GELU!r}")
+        if self.layers < 1 or self.decoder_layers < 1:
+            raise ValueError(
+                f"layers = {self.layers} and decoder_layers = {self.decoder_layers}: use at least 1 of each"
+            )
+
+
+def t5(
+    *,
+    layers: int = 6,
+    decoder_layers: int | None = None,
+    hidden: int = 512,
+    heads: int = 8,
+    vocab: int = 32128,
+    seq: int = 512,
+    wide: int = 1,
+    kv: int | None = None,
+    ff: int | None = None,
+    buckets: int = 32,
+    furthest: int = 128,
+    activation: str = RELU,
+    tied: bool = True,
+    scaled: bool | None = None,
+    dropout: float = 0.0,
+    eps: float = 1e-6,
+) -> Model:
+    """An encoder and a decoder of `layers` blocks each, over `seq` tokens each.
+
+    Inside, a block is `wide` times as wide as other models of its hidden size: heads have `kv` = wide x hidden / heads
+    features and the feed-forward part `ff` = 4 x wide x hidden, unless they are given. `scaled` divides what enters the
+    head by the root of hidden (default: if it is `tied` to the token table).
+    """
+    decoder_layers = layers if decoder_layers is None else decoder_layers
+    a = T5(
+        layers,
+        decoder_layers,
+        hidden,
+        heads,
+        head_features(wide * hidden, heads, "hidden" if wide == 1 else f"{wide} x hidden") if kv is None else kv,
+        4 * wide * hidden if ff is None else ff,
+        vocab,
+        buckets,
+        furthest,
+        activation,
+        tied,
+        tied if scaled is None else scaled,
+        dropout,
+        eps,
+    )
+    made: list[Callable[[], nn.Module]] = [
+        partial(Tokens, a),
+        *[partial(EncoderBlock, a)] * (layers - 1),
+        partial(EncoderBlock, a, last=True),
+        *[partial(DecoderSelf, a), partial(DecoderCross, a)] * decoder_layers,
+        partial(Head, a),
+    ]
+    return Model(
+        "t5",
+        made,
+        SPANS,
+        token_loss,
+        vocab,
+        sequence=seq,
+        tied=_tied(a),
+        kinds=("embedding", *["encoder"] * layers, *["decoder"] * (2 * decoder_layers), "head"),
+        architecture=a,
+    )
+
+
+def _tied(a: T5) -> tuple[tuple[str, str], ...]:
+    tables = [f"{layer}.attention.position.table.weight" for layer in range(1, a.layers + 2 * a.decoder_layers + 1)]
+    encoder, decoder = tables[: a.layers], tables[a.layers :: 2]
+    biases = [(first, copy) for first, *copies in (encoder, decoder) for copy in copies]
+    head = [("0.tokens.weight", f"{a.layers + 2 * a.decoder_layers + 1}.logits.weight")] if a.tied else []
+    return (*head, *biases)
+
+
+class Tokens(nn.Module):
+    """The words of both sequences to features."""
+
+    split: ClassVar[dict[str, str]] = {"tokens": VOCABULARY}
+
+    def __init__(self, a: T5) -> None:
+        super().__init__()
+        self.tokens = Embedding(a.vocab, a.hidden, std=1.0)
+        self.dropout = nn.Dropout(a.dropout)
+
+    def forward(self, words: tuple[Tensor, Tensor]) -> States:
+        source, target = words
+        return self.dropout(self.tokens(source)), self.dropout(self.tokens(target))
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention and feed-forward on the encoder's states; the last block norms what the decoder will see."""
+
+    def __init__(self, a: T5, last: bool = False) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(a.hidden, a.eps)
+        self.attention = _attention(a, causal=False)
+        self.feed_forward_norm = nn.RMSNorm(a.hidden, a.eps)
+        self.feed_forward = _feed_forward(a)
+        self.dropout = nn.Dropout(a.dropout)
+        self.final_norm = nn.RMSNorm(a.hidden, a.eps) if last else None
+
+    def forward(self, states: States) -> States:
+        x, decoder = states
+        normed = self.attention_norm(x)
+        x = x + self.dropout(self.attention(normed, normed))
+        x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        if self.final_norm is not None:
+            x = self.dropout(self.final_norm(x))
+        return x, decoder
+
+
+class DecoderSelf(nn.Module):
+    """The first half of a decoder block: causal self-attention."""
+
+    def __init__(self, a: T5) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(a.hidden, a.eps)
+        self.attention = _attention(a, causal=True)
+        self.dropout = nn.Dropout(a.dropout)
+
+    def forward(self, states: States) -> States:
+        encoder, x = states
+        normed = self.attention_norm(x)
+        return encoder, x + self.dropout(self.attention(normed, normed))
+
+
+class DecoderCross(nn.Module):
+    """The second half: attention to the encoder's states, and feed-forward."""
+
+    def __init__(self, a: T5) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(a.hidden, a.eps)
+        self.attention = Attention(a.hidden, a.heads, a.kv, dropout=a.dropout)
+        self.feed_forward_norm = nn.RMSNorm(a.hidden, a.eps)
+        self.feed_forward = _feed_forward(a)
+        self.dropout = nn.Dropout(a.dropout)
+
+    def forward(self, states: States) -> States:
+        encoder, x = states
+        x = x + self.dropout(self.attention(self.attention_norm(x), encoder))
+        return encoder, x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+
+
+class Head(nn.Module):
+    """The decoder's final norm, then a score for each word."""
+
+    split: ClassVar[dict[str, str]] = {"logits": VOCABULARY}
+
+    def __init__(self, a: T5) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(a.hidden, a.eps)
+        self.dropout = nn.Dropout(a.dropout)
+        self.scale = a.hidden**-0.5 if a.scaled else 1.0
+        self.logits = Linear(a.hidden, a.vocab, bias=False, std=1.0 if a.scaled else a.hidden**-0.5)
+
+    def forward(self, states: States) -> Tensor:
+        return self.logits(self.dropout(self.norm(states[1])) * self.scale)
+
+
+def _attention(a: T5, causal: bool) -> Attention:
+    position = RelativePositions(a.heads, a.buckets, a.furthest, causal, std=a.hidden**-0.5)
+    return Attention(a.hidden, a.heads, a.kv, position=position, dropout=a.dropout)
+
+
+def _feed_forward(a: T5) -> FeedForward:
+    gated = a.activation == GATED_GELU
+    activation = nn.GELU("tanh") if gated else nn.ReLU()
+    std, down = a.hidden**-0.5, a.ff**-0.5
+    return FeedForward(a.hidden, a.ff, activation, bias=False, gated=gated, dropout=a.dropout, std=std, down_std=down)
