@@ -1,0 +1,64 @@
+"""The protocols of a device as energy sees it: a meter that counts joules and a clock that can be set. Real and simulated
+devices fit them alike; nothing here knows one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class NoMeter(ValueError):
+    """What was asked for cannot measure here; says why and what would."""
+
+
+class ClockRefused(RuntimeError):
+    """The clock may not be set by this process, or not to this frequency; says why and what would help."""
+
+
+class Reading(NamedTuple):
+    """The counter at a moment."""
+
+    time: float
+    """Seconds of the meter's time."""
+    energy: float
+    """Joules so far, from any start."""
+
+
+class Meter(Protocol):
+    """Counts the energy of one device."""
+
+    @property
+    def name(self) -> str:
+        """What was measured, for files and people; a simulated one begins with "simulated"."""
+        ...
+
+    def time(self) -> float:
+        """Seconds now, on the clock by which this device lives: the machine's, or a simulated device's own."""
+        ...
+
+    def energy(self) -> float:
+        """Joules so far. Real counters advance about every 100 ms, whenever they are asked."""
+        ...
+
+
+class Clock(Protocol):
+    """Sets the frequency of one device."""
+
+    @property
+    def name(self) -> str: ...
+
+    def frequencies(self) -> list[int]:
+        """MHz that can be set, highest first."""
+        ...
+
+    def set(self, frequency: int) -> None:
+        """From now on run at this many MHz. Raises `ClockRefused` where that is not allowed."""
+        ...
+
+    def reset(self) -> None:
+        """From now on run at the device's own choice. May be called at any time, again and again."""
+        ...
+
+    def rescue(self) -> list[str]:
+        """The words with which `halocline.energy.warden` resets this clock from outside."""
+        ...

@@ -1,0 +1,76 @@
+"""The rack: how the simulated devices of one machine agree on when things happen. Each device writes into a file of its
+own, shared in memory, when it sends, starts a reduction, or is ready for what it computes with its team; the others read
+it there once the real message has come, so what they look for has been written.
+
+    slot of an instruction: [ step + 1 | seconds ]     two slots by turns, for a device may be one step ahead
+
+Knows instructions and seconds; nothing of power.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_WORDS = 4
+"""Of 8 bytes, per instruction: two slots of two words."""
+
+
+class Rack:
+    """One rank's view of all devices."""
+
+    def __init__(self, directory: str | Path, rank: int, lengths: Sequence[int], patience: float = 60.0) -> None:
+        """`lengths`: how many instructions each rank has. `patience`: seconds to wait for another device."""
+        self.directory, self.rank, self.lengths, self.patience = Path(directory), rank, tuple(lengths), patience
+        self._views: dict[int, tuple[memoryview, memoryview]] = {}
+        self.directory.mkdir(parents=True, exist_ok=True)
+        new = self._path(rank).with_suffix(".new")
+        with open(new, "w+b") as file:
+            file.truncate(8 * _WORDS * max(1, self.lengths[rank]))
+            self._views[rank] = _mapped(file.fileno())
+        new.replace(self._path(rank))
+
+    def tell(self, step: int, index: int, seconds: float) -> None:
+        """This rank's instruction number `index` of the step is due at `seconds`."""
+        numbers, times = self._views[self.rank]
+        at = _WORDS * index + 2 * (step % 2)
+        times[at + 1] = seconds
+        numbers[at] = step + 1  # last: who sees it may read the time
+
+    def ask(self, rank: int, step: int, index: int) -> float:
+        """When the other rank's instruction is due; waits for a device that has not come there yet."""
+        at = _WORDS * index + 2 * (step % 2)
+        end = time.monotonic() + self.patience
+        while True:
+            view = self._view(rank)
+            if view is not None and view[0][at] == step + 1:
+                return view[1][at + 1]
+            if time.monotonic() > end:
+                raise TimeoutError(
+                    f"simulated device {self.rank} waited {self.patience:g} s in {self.directory} for device {rank}, "
+                    f"instruction {index} of step {step}: simulated devices must share a directory of one machine"
+                )
+            time.sleep(0.0002)
+
+    def _view(self, rank: int) -> tuple[memoryview, memoryview] | None:
+        if rank not in self._views:
+            path, size = self._path(rank), 8 * _WORDS * max(1, self.lengths[rank])
+            try:
+                with open(path, "r+b") as file:
+                    if os.fstat(file.fileno()).st_size != size:
+                        return None  # of an earlier run
+                    self._views[rank] = _mapped(file.fileno())
+            except FileNotFoundError:
+                return None
+        return self._views[rank]
+
+    def _path(self, rank: int) -> Path:
+        return self.directory / f"device-{rank}.slots"
+
+
+def _mapped(file: int) -> tuple[memoryview, memoryview]:
+    view = memoryview(mmap.mmap(file, 0))
+    return view.cast("q"), view.cast("d")
