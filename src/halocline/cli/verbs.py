@@ -32,6 +32,7 @@ VERBS = (
     Verb("schedule show", "halocline.cli.schedule_show", "the instructions of every rank, as text"),
     Verb("schedule check", "halocline.cli.schedule_check", "prove a schedule kept as text", ("file",)),
     Verb("simulate", "halocline.cli.simulate", "time, bubble and memory of a schedule, and a drawing of it"),
+    Verb("models", "halocline.cli.models", "the models there are: layers, parameters, activation memory", ("name",)),
     Verb("verify", "halocline.cli.verify", "is a plan exact for a model? run it beside one device", ("model",)),
     Verb(
         "timeline", "halocline.cli.timeline", "what the ranks of a run did when, beside the prediction", ("directory",)

@@ -37,8 +37,8 @@ class Genotype(NamedTuple):
     """Of operations on states 0 and 1."""
 
 
-# The states joined by a normal cell are those of the TensorFlow original, not of the paper's figure: with them the sizes
-# of AmoebaNet-D in the GPipe paper (arXiv:1811.06965, table 1) come out.
+# The states that a normal cell joins are those of the TensorFlow original, not of the paper's figure: with them come out
+# the sizes that the GPipe paper lists for AmoebaNet-D (arXiv:1811.06965, table 1).
 NORMAL = Genotype(
     (
         ((1, "conv_1x1"), (1, "max_pool_3x3")),
@@ -141,7 +141,7 @@ class Cell(nn.Module):
 
     @staticmethod
     def _given(operation: nn.Module, state: int, states: list[Tensor], rectified: dict[int, Tensor]) -> Tensor:
-        """What an operation takes. Convolutions of one state share its ReLU, which is then kept once, not three times."""
+        """What an operation takes. Convolutions of one state share its ReLU, which is so kept once, not three times."""
         if not isinstance(operation, Convolutions):
             return states[state]
         if state not in rectified:
@@ -164,9 +164,7 @@ def _stem(channels: int, out: int) -> nn.Module:
     return Convolutions(convolution(channels, out, 3, 2))
 
 
-def amoebanet_d(
-    *, num_layers: int = 18, num_filters: int = 416, num_classes: int = 10, channels: int = 3
-) -> Model:
+def amoebanet_d(*, num_layers: int = 18, num_filters: int = 416, num_classes: int = 10, channels: int = 3) -> Model:
     """AmoebaNet-D of `num_layers` normal cells (a multiple of three) and `num_filters` filters: num_layers + 6 layers.
 
     An image may have any size. BatchNorm wants more than one value per channel: to train on one sample at a time, an
@@ -175,8 +173,8 @@ def amoebanet_d(
     if num_layers < 3 or num_layers % 3:
         below = max(3, num_layers // 3 * 3)
         raise ValueError(
-            f"num_layers = {num_layers}: AmoebaNet-D has three equal runs of normal cells, so this must be a multiple of "
-            f"3: use {below}{f' or {below + 3}' if num_layers > 3 else ''}"
+            f"num_layers = {num_layers}: AmoebaNet-D has three equal runs of normal cells, which takes a multiple of 3: "
+            f"use {below}{f' or {below + 3}' if num_layers > 3 else ''}"
         )
     if num_filters < 8:
         raise ValueError(f"num_filters = {num_filters} leaves cells without filters: use 8 or more")

@@ -1,8 +1,8 @@
 """ResNet-18 to 152 and the wide ResNets for ImageNet (He et al., arXiv:1512.03385; Zagoruyko and Komodakis,
-arXiv:1605.07146), as torchvision builds them, with a 1x1 convolution's stride moved to the 3x3, for images of any size.
+arXiv:1605.07146), as torchvision builds them: the 3x3 convolution of a bottleneck strides. For images of any size.
 
-One layer per block and one for the head; the first layer also holds the stem. Names inside a layer are torchvision's, so
-that `torchvision_names` can say where its weights go.
+One layer per block and one for the head; the first layer also holds the stem. Names inside a layer are torchvision's,
+and `torchvision_names` says which of its blocks a layer is.
 """
 
 from __future__ import annotations

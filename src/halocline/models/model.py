@@ -105,6 +105,17 @@ def make(name: str, **options: Any) -> Model:
     return Model(name, made)
 
 
+def options_of(name: str) -> dict[str, Any]:
+    """What may be said of a model when it is made: option -> the value it has where nothing is said."""
+    entry = find(name)
+    found = _found(entry.address)
+    if isinstance(found, nn.Module) or not callable(found):
+        return {}
+    known = inspect.signature(found).parameters.values()
+    defaults = {p.name: p.default for p in known if p.default is not inspect.Parameter.empty}
+    return {**defaults, **entry.options}
+
+
 def _check(name: str, found: Any, given: dict[str, Any]) -> None:
     known = inspect.signature(found).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):

@@ -37,7 +37,7 @@ class PreActivation(nn.Module):
     """v2: a norm and a ReLU, then a convolution, three times (1x1, 3x3, 1x1), added to what came in."""
 
     def __init__(self, given: int, inner: int, out: int, stride: int, activated: bool) -> None:
-        """`activated`: what comes in has been through a norm and a ReLU; the block does without the first of its own."""
+        """`activated`: what comes in has been through a norm and a ReLU, so the block does without its first ones."""
         super().__init__()
         body: list[nn.Module] = []
         for a, b, kernel, step in ((given, inner, 1, stride), (inner, inner, 3, 1), (inner, out, 1, 1)):
@@ -59,9 +59,7 @@ def _activated_head(channels: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(inplace=True), *classifier(channels, classes))
 
 
-def resnet_v1(
-    *, depth: int = 20, num_classes: int = 10, base_width: int = 16, channels: int = 3
-) -> Model:
+def resnet_v1(*, depth: int = 20, num_classes: int = 10, base_width: int = 16, channels: int = 3) -> Model:
     """ResNet v1 of depth 6n+2: widths of base_width x 1, 2 and 4."""
     n = blocks_of(1, depth)
     layers: list[Callable[[], nn.Module]] = [partial(_stem, channels, base_width)]
@@ -75,9 +73,7 @@ def resnet_v1(
     return Model(f"resnet-v1-{depth}", layers, classes=num_classes, channels=channels, image=(32, 32))
 
 
-def resnet_v2(
-    *, depth: int = 110, num_classes: int = 10, base_width: int = 16, channels: int = 3
-) -> Model:
+def resnet_v2(*, depth: int = 110, num_classes: int = 10, base_width: int = 16, channels: int = 3) -> Model:
     """ResNet v2 of depth 9n+2: bottlenecks of base_width x 1, 4 and 8 that put out base_width x 4, 8 and 16."""
     n = blocks_of(2, depth)
     layers: list[Callable[[], nn.Module]] = [partial(_stem, channels, base_width)]

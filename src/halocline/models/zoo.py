@@ -32,8 +32,8 @@ ZOO: dict[str, Entry] = {
     "small-mlp": Entry("halocline.models.small:small_mlp"),
     "amoebanet-d": Entry("halocline.models.amoebanet:amoebanet_d"),
     "unet": Entry("halocline.models.unet:unet"),
-    **{f"resnet-v1-{n}": Entry("halocline.models.resnet:resnet_v1", {"depth": n}) for n in (20, 32, 44, 56, 110)},
-    **{f"resnet-v2-{n}": Entry("halocline.models.resnet:resnet_v2", {"depth": n}) for n in (20, 56, 110, 164, 1001)},
+    **{f"resnet-v1-{n}": Entry("halocline.models.resnet:resnet_v1", {"depth": n}) for n in (20, 56, 110)},
+    **{f"resnet-v2-{n}": Entry("halocline.models.resnet:resnet_v2", {"depth": n}) for n in (20, 56, 110)},
     **{f"resnet{n}": Entry(_RESNET, {"depth": n}) for n in (18, 34, 50, 101, 152)},
     **{f"wide-resnet{n}_{k}": Entry(_RESNET, {"depth": n, "width": k}) for n in (50, 101) for k in (2, 4, 8)},
     "bert-base-uncased": Entry(

@@ -1,0 +1,217 @@
+"""`halocline models`: every model with its layers, parameters and activation memory, or one of them layer by layer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halocline.models.zoo import ZOO, find
+from halocline.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from halocline.models.count import Count
+    from halocline.models.model import Model
+
+_SAID = ("num_classes", "num_layers", "num_filters", "layers", "hidden", "heads", "vocab", "seq")
+"""Flags that go to the model as options of the same name."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The models there are, or one of them layer by layer, which is what --balance wants to know. Nothing is run:
+    activation memory (what one training sample makes the layers keep for the backward, in float32, without the loss) is
+    found from shapes alone, in a second or so per model."""
+
+    name: str | None = None
+    """One model, of the table or package.module:callable: each of its layers. May be given as a plain word."""
+    image_size: str | int | None = None
+    """Height and width of the image: 512 for a square, or 512,384 (left out: each model's own). Models of text
+    take their own sequence."""
+    num_classes: int | None = None
+    """Number of classes, as the options below for the models that have it (left out: each model's own)."""
+    num_layers: int | None = None
+    """AmoebaNet: number of normal cells."""
+    num_filters: int | None = None
+    """AmoebaNet: number of filters."""
+    layers: int | None = None
+    """Transformers: number of blocks."""
+    hidden: int | None = None
+    """Transformers: width."""
+    heads: int | None = None
+    """Transformers: heads of attention."""
+    vocab: int | None = None
+    """Transformers: words of the vocabulary."""
+    seq: int | None = None
+    """Transformers: tokens of a sample."""
+    options: str | None = None
+    """Any other options of the model, e.g. depth=5,norm=group."""
+    no_activations: bool = False
+    """Count layers and parameters only."""
+    json: bool = False
+    """Print a JSON list, one object for each model."""
+
+
+class _Row(NamedTuple):
+    """A model and what was found about it."""
+
+    model: Model
+    count: Count
+    image: tuple[int, int] | None
+    options: dict[str, Any]
+
+
+def run(options: Options) -> int:
+    if options.name is not None:
+        find(options.name)  # a wrong name is answered before torch is loaded
+    image = None
+    if options.image_size is not None:
+        height, width = Plan.from_flags(image_size=options.image_size).image or (0, 0)
+        image = height, width
+    said = {name: getattr(options, name) for name in _SAID if getattr(options, name) is not None}
+    said.update(_pairs(options.options))
+    names = list(ZOO) if options.name is None else [options.name]
+
+    from rich.console import Console
+
+    with Console(stderr=True).status("loading") as status:
+        # torch takes seconds to load, and some models a second each: something moves meanwhile.
+        from halocline.models.count import count
+        from halocline.models.model import make, options_of
+
+        rows = []
+        for name in names:
+            status.update(f"counting {name}")
+            known = options_of(name)
+            # In the whole table an option goes to the models that have it; to a single model it goes as it was said.
+            given = {key: value for key, value in said.items() if options.name is not None or key in known}
+            model = make(name, **given)
+            size = None if model.sequence else image or model.image
+            rows.append(_Row(model, count(model, size, not options.no_activations), size, {**known, **given}))
+    if options.json:
+        print(json.dumps([_facts(row, options.name is not None) for row in rows], indent=1))
+    elif options.name is None:
+        _draw_table(rows)
+    else:
+        _draw_layers(rows[0])
+    return 0
+
+
+def _pairs(text: str | None) -> dict[str, Any]:
+    """depth=5,norm=group -> {"depth": 5, "norm": "group"}."""
+    found: dict[str, Any] = {}
+    for part in (text or "").split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not part.strip():
+            continue
+        if not key or not equals or not value:
+            raise ValueError(f"--options {text!r} is not understood at {part!r}: write name=value,name=value")
+        found[key.replace("-", "_")] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _facts(row: _Row, layers: bool) -> dict[str, Any]:
+    facts = {
+        "name": row.model.name,
+        "layers": len(row.count.layers),
+        "parameters": row.count.parameters,
+        "activation_bytes": row.count.activation_bytes,
+        "image": None if row.image is None else [*row.image],
+        "sequence": row.model.sequence or None,
+        "task": row.model.task,
+        "classes": row.model.classes,
+        "options": row.options,
+        "note": find(row.model.name).note,
+    }
+    if layers:
+        facts["per_layer"] = [
+            {"layer": layer.name, "parameters": layer.parameters, "activation_bytes": layer.activation_bytes}
+            for layer in row.count.layers
+        ]
+    return facts
+
+
+# -- drawing -------------------------------------------------------------------------------------------------------
+
+
+def _draw_table(rows: Sequence[_Row]) -> None:
+    table, console = _table("model", "layers", "parameters", "activations", "of")
+    for row in rows:
+        count = row.count
+        table.add_row(
+            row.model.name,
+            str(len(count.layers)),
+            _millions(count.parameters),
+            _bytes(count.activation_bytes),
+            _sample(row),
+        )
+    console.print(table)
+    console.print(
+        "activations: what one sample makes the layers keep for the backward, in float32. resnet-v1-N and resnet-v2-N "
+        "take any N of the form 6n+2 and 9n+2. halocline models NAME tells the layers of one.",
+        soft_wrap=True,
+    )
+    for row in rows:
+        _draw_note(row, console)
+
+
+def _draw_layers(row: _Row) -> None:
+    table, console = _table("layer", "parameters", "activations")
+    for layer in row.count.layers:
+        table.add_row(layer.name, f"{layer.parameters:,}", _bytes(layer.activation_bytes))
+    console.print(table)
+    whole = row.count
+    console.print(
+        f"[bold]{row.model.name}[/bold]: {len(whole.layers)} layers, {whole.parameters:,} parameters, "
+        f"{_bytes(whole.activation_bytes)} of activations for a sample of {_sample(row)}",
+        soft_wrap=True,
+    )
+    if row.options:
+        console.print(f"options: {', '.join(f'{key}={value}' for key, value in row.options.items())}", soft_wrap=True)
+    _draw_note(row, console)
+
+
+def _draw_note(row: _Row, console: Any) -> None:
+    note = find(row.model.name).note
+    if note:
+        console.print(f"{row.model.name}: {note}", soft_wrap=True)
+
+
+def _table(*names: str) -> tuple[Any, Any]:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(names):
+        table.add_column(name, justify="right" if 0 < number < 4 else "left", no_wrap=True)
+    return table, Console(highlight=False)
+
+
+def _sample(row: _Row) -> str:
+    if row.image is None:
+        return f"{row.model.sequence} tokens"
+    return " x ".join(map(str, row.image))
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.2f} M"
+
+
+def _bytes(count: int | None) -> str:
+    if count is None:
+        return "-"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
