@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from halocline.models.zoo import ZOO, find
 from halocline.plan.plan import Plan
@@ -53,7 +53,8 @@ class Options:
     """Print a JSON list, one object for each model."""
 
 
-class _Row(NamedTuple):
+@dataclass(frozen=True)
+class _Row:
     """A model and what was found about it."""
 
     model: Model

@@ -37,8 +37,8 @@ class Genotype(NamedTuple):
     """Of operations on states 0 and 1."""
 
 
-# The states that a normal cell joins are those of the TensorFlow original, not of the paper's figure: with them come out
-# the sizes that the GPipe paper lists for AmoebaNet-D (arXiv:1811.06965, table 1).
+# The states that a normal cell joins are those of the TensorFlow original, not of the paper's figure: with them come
+# out the sizes that the GPipe paper lists for AmoebaNet-D (arXiv:1811.06965, table 1).
 NORMAL = Genotype(
     (
         ((1, "conv_1x1"), (1, "max_pool_3x3")),
@@ -173,8 +173,8 @@ def amoebanet_d(*, num_layers: int = 18, num_filters: int = 416, num_classes: in
     if num_layers < 3 or num_layers % 3:
         below = max(3, num_layers // 3 * 3)
         raise ValueError(
-            f"num_layers = {num_layers}: AmoebaNet-D has three equal runs of normal cells, which takes a multiple of 3: "
-            f"use {below}{f' or {below + 3}' if num_layers > 3 else ''}"
+            f"num_layers = {num_layers}: AmoebaNet-D has three equal runs of normal cells, which takes a multiple of "
+            f"3: use {below}{f' or {below + 3}' if num_layers > 3 else ''}"
         )
     if num_filters < 8:
         raise ValueError(f"num_filters = {num_filters} leaves cells without filters: use 8 or more")

@@ -1,4 +1,4 @@
-"""A U-Net (Ronneberger et al., arXiv:1505.04597) as a sequence of layers: a class for every pixel of an image of any size.
+"""A U-Net (Ronneberger et al., arXiv:1505.04597) as a sequence of layers: a class for every pixel of any image.
 
     image ──> down ──────────────── skip ────────────────> up ──> head ──> scores
                 └─> down ────────── skip ──────────> up ──┘
@@ -112,8 +112,8 @@ def unet(
 ) -> Model:
     """A U-Net that halves the image `depth` times, doubling its `base_width` channels: 2 x depth + 2 layers.
 
-    `norm` is batch, instance, group or none; `rise` (how an image grows) is transposed or bilinear; `dice` is the weight
-    of the soft Dice loss beside cross-entropy. Pixels of class -100 do not count.
+    `norm` is batch, instance, group or none; `rise` (how an image grows) is transposed or bilinear; `dice` is the
+    weight of the soft Dice loss beside cross-entropy. Pixels of class -100 do not count.
     """
     if depth < 1:
         raise ValueError(f"depth = {depth}: a U-Net halves the image at least once: use 1 or more")
