@@ -142,7 +142,8 @@ class Flags:
         if self.recompute is not None:
             require_choice("recompute", self.recompute, RECOMPUTE)
         for name in ("fused_layers", "num_epochs", "num_layers", "num_filters", "num_classes", "num_prof_steps"):
-            require_degree(name, getattr(self, name))
+            if getattr(self, name) is not None:  # a program may leave a model's sizes to the model
+                require_degree(name, getattr(self, name))
         for name in ("num_workers", "num_warmup_steps"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} = {getattr(self, name)} is below 0: use 0 for none")

@@ -1,4 +1,27 @@
 """The loop: from a model, data and a plan to a trained checkpoint, with its metrics.
 
-Puts the other rooms together; holds nothing that one of them could hold.
+Puts the other rooms together; holds nothing that one of them could hold. Loaded lazily: settings need no torch.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from halocline.train.config import Config
+    from halocline.train.trainer import Outcome, Trainer
+
+_HOMES = {
+    "Config": "halocline.train.config",
+    "Outcome": "halocline.train.trainer",
+    "Trainer": "halocline.train.trainer",
+}
+
+__all__ = ["Config", "Outcome", "Trainer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

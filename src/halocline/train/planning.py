@@ -1,0 +1,98 @@
+"""From settings to a model and a plan for it: what the flags leave open follows from the model.
+
+Knows settings, models and plans; starts nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from halocline.models.count import count
+from halocline.models.model import Model, make, options_of
+from halocline.plan.flags import Flags
+from halocline.plan.plan import Plan
+from halocline.runtime.layers import named_layers, own_randomness
+from halocline.train.config import PLAN_FLAGS, Config
+
+BATCH = 32
+"""Samples of a replica's batch where nothing is said."""
+
+
+def model_of(config: Config) -> Model:
+    """The model that the settings name. One that is built at once is built from the same random numbers everywhere."""
+    if config.model is None:
+        raise ValueError(
+            "no model to train: write halocline train MODEL, e.g. resnet-v1-20 or package.module:callable; "
+            "halocline models lists them"
+        )
+    options = config.options_of_model
+    counted = None
+    if "layers" in options and "layers" not in options_of(config.model):
+        counted = options.pop("layers")  # then it only says how many there are, as for a plan without a model
+    with own_randomness(config.seed):
+        model = make(config.model, **options)
+    found = len(named_layers(model.layers))
+    if counted not in (None, found):
+        raise ValueError(f"--layers {counted} but {config.model} has {found} layers: leave out --layers")
+    return model
+
+
+def plan_of(config: Config, model: Model) -> Plan:
+    """The plan that the settings describe, with its batch and image filled in and batches accumulated."""
+    if config.plan is None:
+        layers = len(named_layers(model.layers))
+        plan = Plan.from_flags(config.flags, layers=layers, **_known(config, model))
+    else:
+        plan = _loaded(config, config.plan)
+    return accumulated(filled(plan, model), config.accumulate)
+
+
+def filled(plan: Plan, model: Model) -> Plan:
+    """What a plan may leave open: the batch and, for images, their size."""
+    if plan.batch is None:
+        least = plan.microbatches * max(stage.lanes for stage in plan.stages)
+        plan = replace(plan, batch=-(-BATCH // least) * least)
+    if plan.image is None and not model.sequence:
+        plan = replace(plan, image=model.image)
+    return plan
+
+
+def accumulated(plan: Plan, times: int) -> Plan:
+    """The plan of a step that sums up several batches: more microbatches of the same size."""
+    if times == 1:
+        return plan
+    return replace(
+        plan,
+        microbatches=plan.microbatches * times,
+        passes=None if plan.passes is None else plan.passes * times,
+        batch=None if plan.batch is None else plan.batch * times,
+    )
+
+
+def _known(config: Config, model: Model) -> dict[str, Any]:
+    """What the method of cutting a model into stages wants to know of its layers."""
+    method = (config.partition_method or "").partition(":")[0]
+    if method == "parameters":
+        return {"parameters": [layer.parameters for layer in count(model, activations=False).layers]}
+    if method == "uniform_transformer" and model.kinds:
+        return {"kinds": model.kinds}
+    return {}
+
+
+def _loaded(config: Config, path: str) -> Plan:
+    """A plan.toml, which says everything but for the batch and the image that it may leave out."""
+    plan = Plan.load(Path(path))
+    defaults = {field.name: field.default for field in fields(Flags)}
+    for name in PLAN_FLAGS:
+        value = getattr(config, name)
+        if value != defaults[name] and name not in ("batch_size", "image_size"):
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(f"{flag} {value} beside --plan {path}, which says everything: leave out {flag}")
+    image = Plan.from_flags(image_size=config.image_size).image if config.image_size is not None else None
+    for flag, name, value in (("--batch-size", "batch", config.batch_size), ("--image-size", "image", image)):
+        said = getattr(plan, name)
+        if value is not None and said is not None and value != said:
+            raise ValueError(f"{flag} {value} contradicts {path}, which has {name} = {said}: leave out {flag}")
+    return replace(plan, batch=config.batch_size or plan.batch, image=image or plan.image)

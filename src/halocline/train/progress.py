@@ -1,0 +1,165 @@
+"""How a run is going, for people: a bar where there is a terminal, else a line every few seconds, on standard error.
+
+Knows numbers and words; nothing of training.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+_EVERY = 5.0
+"""Seconds between lines where there is no terminal."""
+_WINDOW = 20
+"""Steps over which speed is averaged."""
+
+
+@dataclass
+class Speed:
+    """Samples per second and seconds per step, over the last steps."""
+
+    steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+
+    def add(self, samples: int, seconds: float) -> None:
+        self.steps.append((samples, seconds))
+
+    @property
+    def samples_per_second(self) -> float:
+        seconds = sum(s for _, s in self.steps)
+        return sum(n for n, _ in self.steps) / seconds if seconds else 0.0
+
+    @property
+    def seconds_per_step(self) -> float:
+        return sum(s for _, s in self.steps) / len(self.steps) if self.steps else 0.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is shown after a step."""
+
+    step: int
+    total: int
+    epoch: int
+    loss: float
+    speed: float
+    """Of `unit` per second."""
+    unit: str
+    memory: int
+    """Bytes."""
+    left: float
+    """Seconds."""
+    scores: dict[str, float] = field(default_factory=dict)
+    """Of the last evaluation."""
+
+    def words(self) -> list[str]:
+        words = [f"loss {self.loss:.4g}", *score_words(self.scores)]
+        return [*words, f"{_amount(self.speed)} {self.unit}/s", f"{self.memory / 2**30:.2f} GiB"]
+
+
+class Progress(Protocol):
+    """Where progress is shown."""
+
+    def show(self, reading: Reading) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def progress(rank: int) -> Progress:
+    """What suits this process and its terminal."""
+    if rank:
+        return Silent()
+    return Bar() if sys.stderr.isatty() else Lines()
+
+
+class Silent:
+    """For all ranks but the first."""
+
+    def show(self, reading: Reading) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class Lines:
+    """A line every few seconds."""
+
+    def __init__(self, every: float = _EVERY, file: Any = None) -> None:
+        self.every, self.file = every, file
+        self._last = -every
+
+    def show(self, reading: Reading) -> None:
+        now = time.monotonic()
+        if now - self._last >= self.every or reading.step == reading.total:
+            self._last = now
+            self.say(
+                "  ".join([f"step {reading.step}/{reading.total}", *reading.words(), f"{clock(reading.left)} left"])
+            )
+
+    def say(self, text: str) -> None:
+        print(text, file=self.file or sys.stderr, flush=True)
+
+    def close(self) -> None:
+        return None
+
+
+class Bar:
+    """A bar that moves."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[words]}"),
+            TextColumn("{task.fields[left]} left"),
+            console=Console(stderr=True, highlight=False),
+        )
+        self._task: Any = None
+
+    def show(self, reading: Reading) -> None:
+        if self._task is None:
+            self._bar.start()
+            self._task = self._bar.add_task("", total=reading.total, epoch=0, words="", left="")
+        words = "  ".join(reading.words())
+        self._bar.update(
+            self._task, completed=reading.step, epoch=reading.epoch + 1, words=words, left=clock(reading.left)
+        )
+
+    def say(self, text: str) -> None:
+        self._bar.console.print(text, soft_wrap=True, markup=False)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def score_words(scores: dict[str, float]) -> list[str]:
+    """The scores of an evaluation as a person reads them: shares as per cent."""
+    return [
+        f"{name} {value:.4g}" if name in ("loss", "perplexity") else f"{name} {100 * value:.1f}%"
+        for name, value in scores.items()
+        if name != "loss"
+    ]
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def clock(seconds: float) -> str:
+    """4000 -> 1:06:40."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,254 @@
+"""The loop: batches in, steps out, with evaluations, metrics, progress and checkpoints at their turns.
+
+    Trainer(Config(model="resnet-v1-20", steps=100)).fit()
+
+One trainer for images and text, for one process and for many; everything it does is another file's noun.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from halocline.data.dataset import Dataset
+from halocline.models.model import Model
+from halocline.plan.plan import Plan
+from halocline.runtime.engine import Engine, StepResult
+from halocline.runtime.launch import join
+from halocline.runtime.launch import stop as tell
+from halocline.runtime.world import World
+from halocline.train import checkpoint as checkpoints
+from halocline.train.agreement import gathered, raise_alike
+from halocline.train.batches import Batches, Work
+from halocline.train.config import Config
+from halocline.train.datasets import open_datasets
+from halocline.train.evaluation import evaluate
+from halocline.train.interrupt import Interrupt
+from halocline.train.metrics import EVALUATION, STEP, Metrics
+from halocline.train.optimizers import LearningRate, OptimizerMaker, set_learning_rate
+from halocline.train.planning import filled, model_of, plan_of
+from halocline.train.progress import Reading, Speed, progress, score_words
+from halocline.train.restoring import restore, restore_weights
+from halocline.train.run_directory import Beginning, RunDirectory, beginning, versions
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
+"""Of parameters and images."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended; the same on every rank."""
+
+    step: int
+    """Steps taken, those before a resume included."""
+    loss: float
+    """Of the last step."""
+    scores: dict[str, float]
+    """Of the last evaluation."""
+    directory: str
+    checkpoint: str
+    interrupted: bool = False
+
+
+class Trainer:
+    """Trains a model under a plan. Every process of the plan makes one and calls `fit`.
+
+    What is not given is made from `config`: the model by its name, the plan from its flags, the data by --app. A
+    `dataset` of your own has the methods of `halocline.data.dataset.Dataset`; without an `evaluation` beside it there
+    is none. `observers` are told of every instruction.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        plan: Plan | None = None,
+        model: Model | None = None,
+        dataset: Dataset | None = None,
+        evaluation: Dataset | None = None,
+        world: World | None = None,
+        observers: Any = (),
+    ) -> None:
+        self.config = config
+        self.model = model if model is not None else model_of(config)
+        self.plan = filled(plan, self.model) if plan is not None else plan_of(config, self.model)
+        self.world = world or join(None if config.device == "auto" else config.device, deadline=config.deadline)
+        self.progress = progress(self.world.rank)
+        begin = Beginning(**self._told(lambda: vars(beginning(config))))
+        self.directory = RunDirectory(Path(begin.directory))
+        if dataset is None:
+            dataset, evaluation = open_datasets(config, self.plan, self.model)
+        self.engine = self._engine(observers)
+        self.batches = self._batches(dataset, True)
+        self.held_out = self._batches(evaluation, False) if evaluation is not None else None
+        self.total = config.steps or (config.epochs or config.num_epochs) * len(self.batches)
+        """Steps of the whole run."""
+        self.rate = LearningRate(config.lr, config.lr_schedule, config.warmup, self.total, config.final_lr)
+        self.scores: dict[str, float] = {}
+        self.saved = ""
+        self._resumed = self._resume(begin)
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def fit(self) -> Outcome:
+        """Train to the end, or until interrupted."""
+        try:
+            return self._fit()
+        except Exception as error:
+            tell(self.world, error)  # the other ranks need not wait for this one
+            raise
+
+    def _fit(self) -> Outcome:
+        result = StepResult(float("nan"), 0)
+        stop = False
+        with ExitStack() as stack:
+            interrupt = stack.enter_context(Interrupt(self.progress.say))
+            metrics = stack.enter_context(self._metrics())
+            stack.callback(self.progress.close)
+            stack.callback(self.batches.close)
+            while self.engine.steps < self.total and not stop:
+                began = time.monotonic()
+                work = self.batches.next()
+                rate = self.rate.at(self.engine.steps)
+                set_learning_rate(self.engine.optimizers.values(), rate)
+                result = self.engine.step(work.inputs, work.targets, work.samples)
+                stop = interrupt.agreed(self.world)
+                self._note(metrics, work, result, rate, time.monotonic() - began)
+                ended = self.engine.steps == self.total
+                if (self._due(self.config.eval_every) or ended) and not stop:
+                    self._evaluate(metrics)
+                if self._due(self.config.save_every) or ended or stop:
+                    self._save()
+        return Outcome(self.engine.steps, result.loss, self.scores, str(self.directory.path), self.saved, stop)
+
+    def _due(self, every: int | None) -> bool:
+        """Whether it is time for something that is done every so many steps, or at the end of an epoch."""
+        return self.engine.steps % every == 0 if every is not None else self.batches.sampler.position == 0
+
+    def _note(self, metrics: Metrics | None, work: Work, result: StepResult, rate: float, seconds: float) -> None:
+        """Tell people and files how the step went."""
+        if metrics is None:
+            return
+        self.speed.add(result.samples, seconds)
+        unit = "tokens" if self.model.sequence else "images"
+        speed = self.speed.samples_per_second * max(1, self.model.sequence)
+        facts = {"epoch": work.epoch, "loss": result.loss, "lr": rate, "samples": result.samples, "seconds": seconds}
+        facts |= {f"{unit}_per_second": speed, "memory": (memory := self._memory())}
+        if result.skipped:
+            facts["skipped"] = True
+        metrics.write(STEP, self.engine.steps, **facts)
+        left = (self.total - self.engine.steps) * self.speed.seconds_per_step
+        self.progress.show(
+            Reading(self.engine.steps, self.total, work.epoch, result.loss, speed, unit, memory, left, self.scores)
+        )
+
+    def _memory(self) -> int:
+        """The most bytes this process has held: of its GPU if it has one."""
+        if self.world.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.world.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def _evaluate(self, metrics: Metrics | None) -> None:
+        if self.held_out is None:
+            return
+        self.scores = evaluate(self.engine, self.held_out, self.model)
+        if metrics is not None:
+            metrics.write(EVALUATION, self.engine.steps, **self.scores)
+            words = [f"loss {self.scores['loss']:.4g}", *score_words(self.scores)]
+            self.progress.say(f"step {self.engine.steps}: evaluation  {'  '.join(words)}")
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        state = {"sampler": self.batches.sampler.state(), "scores": self.scores}
+        root = self.directory.checkpoints
+        path = checkpoints.save(root, self.engine, state, self.config.to_dict(), versions())
+        self.saved = str(path)
+        if self.world.rank == 0:
+            checkpoints.prune(root, self.config.keep)
+
+    def _resume(self, begin: Beginning) -> bool:
+        """Go on from a checkpoint, if one is asked for and there is one."""
+        found = None
+        if begin.checkpoint is not None:
+            found = checkpoints.chosen(self.world, Path(begin.checkpoint))
+        elif begin.newest_of is not None:
+            found = checkpoints.newest(self.world, Path(begin.newest_of), self.progress.say)
+            if found is None:
+                self.progress.say(f"no checkpoint in {begin.newest_of} yet: starting at step 0")
+        if found is None:
+            if self.config.from_hf is not None:
+                from halocline.train.hugging_face import load
+
+                restore_weights(self.engine, load(self.config.from_hf, self.model), self.config.from_hf)
+            return False
+        restore(self.engine, found)
+        self.batches.sampler.load(found.manifest.state["sampler"])
+        self.scores = dict(found.manifest.state["scores"])
+        self.saved = str(found.path)
+        self.progress.say(f"going on from {found.path}")
+        return True
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def _engine(self, observers: Any) -> Engine:
+        config = self.config
+        maker = OptimizerMaker(
+            config.optimizer, config.lr, config.momentum, config.beta2, config.weight_decay, config.decay_all
+        )
+        return Engine(
+            self.plan,
+            self.model.layers,
+            loss=self.model.loss,
+            optimizer=maker,
+            world=self.world,
+            seed=config.seed,
+            dtype=DTYPES[config.dtype],
+            autocast=torch.bfloat16 if config.dtype == "bf16" else None,
+            channels_last=config.channels_last,
+            clip=config.clip,
+            shard_optimizer=config.shard_optimizer,
+            nan=config.nan,
+            timeline=self.directory.timeline if config.timeline else None,
+            offload=config.offload,
+            observers=observers,
+        )
+
+    def _batches(self, dataset: Dataset, train: bool) -> Batches:
+        assert self.plan.batch is not None
+        return Batches(
+            self.engine,
+            dataset,
+            self.plan.batch * self.plan.replicas,
+            seed=self.config.seed,
+            train=train,
+            workers=self.config.num_workers,
+            dtype=DTYPES[self.config.dtype],
+        )
+
+    def _metrics(self) -> Any:
+        """Rank 0's files; nothing on the others."""
+        self.speed = Speed()
+        if self.world.rank:
+            return nullcontext()
+        self.directory.describe(self.plan, self.config)
+        board = self.directory.tensorboard if self.config.tensorboard else None
+        return Metrics(self.directory.metrics, after=self.engine.steps if self._resumed else None, tensorboard=board)
+
+    def _told(self, ask: Callable[[], Any]) -> Any:
+        """What rank 0 found, on every rank."""
+        found, error = None, None
+        if self.world.rank == 0:
+            try:
+                found = ask()
+            except ValueError as raised:
+                error = raised
+        raise_alike(self.world, error)
+        return gathered(self.world, found)[0]
