@@ -86,9 +86,8 @@ class Up(nn.Module):
         x, skip, *skips = _parts(handed)
         height, width = skip.shape[-2:]
         x = self.rise(x)
-        if (
-            not self.transposed
-        ):  # the 1x1 convolution comes first: it and the resizing may change places, and this is less
+        if not self.transposed:
+            # The 1x1 convolution came first: it may change places with the resizing, and so it works on fewer pixels.
             x = F.interpolate(x, size=(height, width), mode="bilinear", align_corners=False)
         elif tuple(x.shape[-2:]) != (height, width):
             x = x[..., :height, :width]
