@@ -1,0 +1,131 @@
+"""Random changes to training images: flips, crops, turns and colours. What is drawn depends on (seed, epoch, sample)
+alone, so that all tiles of one image agree, and each can be applied to a box without seeing the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halocline.data import chance
+from halocline.data.view import View, centred
+
+_LUMA = (0.299, 0.587, 0.114)
+"""How bright red, green and blue are to the eye (ITU-R BT.601)."""
+_GREY = 0.5
+"""What contrast is taken about. A fixed value: the mean of an image would need the whole image."""
+
+_MIRROR, _TOP, _LEFT, _UPEND, _TURN, _BRIGHTNESS, _CONTRAST, _SATURATION = range(8)
+
+
+@dataclass(frozen=True)
+class Colour:
+    """A change of colours, pixel by pixel; 1 changes nothing."""
+
+    brightness: float = 1.0
+    contrast: float = 1.0
+    saturation: float = 1.0
+
+    def apply(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+        """For values in [0, 1], channels first. Saturation is for three channels; others have none to change."""
+        if self.brightness != 1:
+            pixels = np.clip(pixels * np.float32(self.brightness), 0, 1)
+        if self.contrast != 1:
+            pixels = np.clip((pixels - np.float32(_GREY)) * np.float32(self.contrast) + np.float32(_GREY), 0, 1)
+        if self.saturation != 1 and len(pixels) == 3:
+            red, green, blue = (np.float32(weight) * plane for weight, plane in zip(_LUMA, pixels))
+            grey = red + green + blue
+            pixels = np.clip((pixels - grey) * np.float32(self.saturation) + grey, 0, 1)
+        return pixels
+
+
+@dataclass(frozen=True)
+class Augment:
+    """What may be changed."""
+
+    flip: bool = False
+    """Left and right, for every second image."""
+    upend: bool = False
+    """Top and bottom, for every second image."""
+    rotate: bool = False
+    """By 0, 90, 180 or 270 degrees; images that are not square by 0 or 180."""
+    crop: bool = False
+    """Take the image from anywhere in a larger file, not from its middle."""
+    pad: int = 0
+    """Black pixels around a file before it is cropped (a mask's are not counted)."""
+    brightness: float = 0.0
+    """Multiply by a factor in [1 - x, 1 + x]."""
+    contrast: float = 0.0
+    """Likewise, about mid-grey."""
+    saturation: float = 0.0
+    """Likewise, about each pixel's own grey."""
+
+    def __post_init__(self) -> None:
+        for name in ("brightness", "contrast", "saturation"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} = {getattr(self, name)} is not in [0, 1]: use e.g. {name}=0.2")
+        if self.pad < 0:
+            raise ValueError(f"pad = {self.pad} is below 0: use 0 for none")
+
+    def view(self, size: tuple[int, int], source: tuple[int, int], draw: tuple[int, int, int]) -> View:
+        """Where the image of a draw (seed, epoch, sample) lies in its source."""
+        view = centred(size, source)
+        if self.crop or self.pad:
+            top, left = (
+                chance.below(outer + 2 * self.pad - inner + 1, *draw, purpose) - self.pad
+                for outer, inner, purpose in zip(source, size, (_TOP, _LEFT))
+            )
+            view = View(size, top, left)
+        flip_rows = self.upend and chance.below(2, *draw, _UPEND) == 1
+        flip_columns = self.flip and chance.below(2, *draw, _MIRROR) == 1
+        transpose = False
+        if self.rotate:
+            turns = chance.below(4, *draw, _TURN) if size[0] == size[1] else 2 * chance.below(2, *draw, _TURN)
+            transpose = turns % 2 == 1  # a quarter turn is a transposition and a flip, a half turn is two flips
+            flip_rows ^= turns in (1, 2)
+            flip_columns ^= turns in (2, 3)
+        return dataclasses.replace(view, transpose=transpose, flip_rows=flip_rows, flip_columns=flip_columns)
+
+    def colour(self, draw: tuple[int, int, int]) -> Colour:
+        """The colours of a draw (seed, epoch, sample)."""
+
+        def factor(strength: float, purpose: int) -> float:
+            return 1 + strength * (2 * chance.uniform(*draw, purpose) - 1) if strength else 1.0
+
+        return Colour(
+            factor(self.brightness, _BRIGHTNESS),
+            factor(self.contrast, _CONTRAST),
+            factor(self.saturation, _SATURATION),
+        )
+
+
+def parse(text: str) -> Augment | None:
+    """`flip,rotate,crop,pad=4,colour=0.2` as an `Augment`; `none` or nothing as None. `colour` stands for brightness,
+    contrast and saturation."""
+    fields = {field.name: field.type for field in dataclasses.fields(Augment)}
+    chosen: dict[str, float | int | bool] = {}
+    for word in text.replace(" ", "").split(","):
+        name, _, value = word.partition("=")
+        if name in ("", "none"):
+            continue
+        if name != "colour" and name not in fields:
+            near = difflib.get_close_matches(name, (*fields, "colour"), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"use some of {', '.join((*fields, 'colour'))}"
+            raise ValueError(f"{name!r} is not an augmentation: {hint}")
+        if name != "colour" and fields[name] == "bool":
+            if value:
+                raise ValueError(f"{word}: {name} takes no value: write {name}")
+            chosen[name] = True
+            continue
+        try:
+            number = int(value) if name == "pad" else float(value or 0.2)
+        except ValueError:
+            example = "pad=4" if name == "pad" else f"{name}=0.2"
+            raise ValueError(f"{word}: {value!r} is not a number: write {example}") from None
+        for each in ("brightness", "contrast", "saturation") if name == "colour" else (name,):
+            chosen[each] = number
+    return Augment(**chosen) if chosen else None  # type: ignore[arg-type]

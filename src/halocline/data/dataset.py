@@ -1,0 +1,103 @@
+"""What a dataset is to everyone who reads one: samples of one size, read box by box. Knows no files and no ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from halocline.tiling.boxes import Box
+
+INPUT, TARGET = "input", "target"
+
+IGNORED = -100
+"""The target of a pixel or token that does not count (what `torch.nn.functional.cross_entropy` leaves out)."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One tensor of a sample."""
+
+    shape: tuple[int, ...]
+    """(C, H, W) of an image, (H, W) of a mask, (S,) of tokens, () of a class."""
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def pixels(self) -> tuple[int, ...]:
+        """The dims that a box cuts: those of an image after its channels, all of anything else."""
+        return self.shape[1:] if len(self.shape) > 2 else self.shape
+
+
+class Dataset(Protocol):
+    """Samples with targets. Pickles, so that worker processes can read it too. Your own needs no more than this."""
+
+    @property
+    def inputs(self) -> tuple[Spec, ...]:
+        """The tensors that go into a model, per sample."""
+
+    @property
+    def targets(self) -> tuple[Spec, ...]:
+        """The tensors that go into its loss, per sample."""
+
+    @property
+    def classes(self) -> int:
+        """Targets lie in [0, classes), or are `IGNORED`."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, sample: int, what: str, box: Box | None = None, *, part: int = 0, epoch: int = 0) -> Tensor:
+        """Tensor `part` of the inputs or targets (`what` is "input" or "target") of a sample: the pixels in `box`
+        (one interval per dim of `Spec.pixels`; None: all) and no others. Whatever is random about it depends on the
+        dataset's seed, the sample and the epoch alone."""
+
+
+class Subset:
+    """Some samples of a dataset, in a given order."""
+
+    def __init__(self, dataset: Dataset, samples: Sequence[int]) -> None:
+        self.dataset = dataset
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def read(self, sample: int, what: str, box: Box | None = None, *, part: int = 0, epoch: int = 0) -> Tensor:
+        return self.dataset.read(int(self.samples[sample]), what, box, part=part, epoch=epoch)
+
+    @property
+    def inputs(self) -> tuple[Spec, ...]:
+        return self.dataset.inputs
+
+    @property
+    def targets(self) -> tuple[Spec, ...]:
+        return self.dataset.targets
+
+    @property
+    def classes(self) -> int:
+        return self.dataset.classes
+
+    @property
+    def bytes_read(self) -> int:
+        return bytes_read(self.dataset)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        return skipped(self.dataset)
+
+
+def bytes_read(dataset: Dataset) -> int:
+    """Bytes that this process has read from files for a dataset; 0 for one that does not count."""
+    return getattr(dataset, "bytes_read", 0)
+
+
+def skipped(dataset: Dataset) -> tuple[str, ...]:
+    """The files that a dataset leaves out because they are bad."""
+    return getattr(dataset, "skipped", ())
+
+
+def full_box(spec: Spec) -> Box:
+    """All the pixels of a sample."""
+    return tuple((0, size) for size in spec.pixels)

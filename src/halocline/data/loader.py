@@ -1,0 +1,215 @@
+"""The batches of a run as one process needs them: of each step only the pieces asked for, read ahead by worker
+processes. Knows boxes of a batch, not who asks for them or why.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from halocline.data.dataset import INPUT, TARGET, Dataset, Spec, bytes_read
+from halocline.data.sampler import Batch, Sampler
+from halocline.tiling.boxes import Box, is_empty, shape
+
+Piece: TypeAlias = tuple[Box, Tensor]
+"""A box of a batch, samples first, e.g. over (N, C, H, W), and what is in it."""
+
+
+class Reads(Protocol):
+    """Which boxes of a batch one process needs: for each tensor a list, in the coordinates of the whole batch."""
+
+    @property
+    def inputs(self) -> Sequence[Sequence[Box]]: ...
+
+    @property
+    def targets(self) -> Sequence[Sequence[Box]]: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch, as far as it was asked for."""
+
+    batch: Batch
+    inputs: list[list[Piece]]
+    """For each input tensor its pieces; none where this process needs none."""
+    targets: list[list[Piece]]
+    bytes_read: int = 0
+    """From files, for this step."""
+
+    @property
+    def samples(self) -> int:
+        return len(self.batch.samples)
+
+    def pin_memory(self) -> Step:
+        """Called by the thread that pins what goes to a GPU."""
+
+        def pinned(tensors: list[list[Piece]]) -> list[list[Piece]]:
+            return [[(box, tensor.pin_memory()) for box, tensor in pieces] for pieces in tensors]
+
+        return Step(self.batch, pinned(self.inputs), pinned(self.targets), self.bytes_read)
+
+
+class _Job(NamedTuple):
+    batch: Batch
+    inputs: tuple[tuple[Box, ...], ...]
+    targets: tuple[tuple[Box, ...], ...]
+
+
+class Loader:
+    """Iterating gives the steps that are left of the sampler's epoch, and moves the sampler as it hands them out.
+
+    `reads` says which boxes of a batch of so many samples this process needs. A process that needs nothing gets steps
+    without pieces, and its sampler moves all the same."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        sampler: Sampler,
+        reads: Callable[[int], Reads],
+        *,
+        workers: int = 0,
+        prefetch: int = 2,
+        across_epochs: bool = True,
+        pin: bool = False,
+    ) -> None:
+        if workers < 0:
+            raise ValueError(f"{workers} workers cannot read: use 0 to read in the training process, or more")
+        if prefetch < 1:
+            raise ValueError(f"prefetch = {prefetch} steps per worker is below 1: use 1 or more")
+        self.sampler = sampler
+        self.bytes_read = 0
+        """From files, for all steps handed out."""
+        self._across = across_epochs
+        self._jobs = _Jobs(sampler, reads, across_epochs)
+        self._stream: Iterator[Step | Exception] | None = None
+        self._expected: tuple[int, int] | None = None
+        self._steps: DataLoader[Step | Exception] = DataLoader(
+            _Fetcher(dataset),
+            batch_size=None,
+            sampler=self._jobs,
+            collate_fn=_as_is,
+            num_workers=workers,
+            prefetch_factor=prefetch if workers else None,
+            persistent_workers=workers > 0,
+            worker_init_fn=_be_a_worker,
+            # Starting a fresh interpreter per worker costs seconds; workers touch no GPU, so a fork is safe.
+            multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
+            pin_memory=pin,
+            generator=torch.Generator(),  # its own, so that reading leaves the model's random numbers alone
+        )
+
+    def __len__(self) -> int:
+        """Steps of an epoch."""
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Step]:
+        epoch = self.sampler.epoch
+        while self.sampler.epoch == epoch:
+            yield self.next()
+
+    def next(self) -> Step:
+        """The next step, of whichever epoch."""
+        here = (self.sampler.epoch, self.sampler.position)
+        if self._stream is None or here != self._expected:  # the sampler was set elsewhere: what was read ahead is void
+            self._stream = iter(self._steps)
+        got = next(self._stream)
+        if isinstance(got, Exception):
+            raise got
+        self.sampler.advance(got.batch)
+        self.bytes_read += got.bytes_read
+        self._expected = (self.sampler.epoch, self.sampler.position)
+        if not self._across and self.sampler.epoch != got.batch.epoch:
+            self._stream = None
+        return got
+
+    def close(self) -> None:
+        """Ends the worker processes."""
+        self._stream = None
+        self._steps = None  # type: ignore[assignment]
+
+
+class _Jobs:
+    """What is to be read, in order, from where the sampler stands."""
+
+    def __init__(self, sampler: Sampler, reads: Callable[[int], Reads], across_epochs: bool) -> None:
+        self.sampler = sampler
+        self.reads = reads
+        self.across_epochs = across_epochs
+        self.known: dict[int, tuple[tuple[tuple[Box, ...], ...], tuple[tuple[Box, ...], ...]]] = {}
+
+    def __iter__(self) -> Iterator[_Job]:
+        epoch = self.sampler.epoch
+        for batch in self.sampler.upcoming():
+            if batch.epoch != epoch and not self.across_epochs:
+                return
+            samples = len(batch.samples)
+            if samples not in self.known:
+                reads = self.reads(samples)
+                self.known[samples] = tuple(map(tuple, reads.inputs)), tuple(map(tuple, reads.targets))
+            yield _Job(batch, *self.known[samples])
+
+
+class _Fetcher(torch.utils.data.Dataset["Step | Exception"]):
+    """Reads jobs, in a worker or in the training process. A failure is handed over rather than raised, so that its
+    message arrives as it was written."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, job: _Job) -> Step | Exception:
+        before = bytes_read(self.dataset)
+        try:
+            inputs = self._tensors(INPUT, self.dataset.inputs, job.inputs, job.batch)
+            targets = self._tensors(TARGET, self.dataset.targets, job.targets, job.batch)
+        except Exception as error:
+            return error
+        return Step(job.batch, inputs, targets, bytes_read(self.dataset) - before)
+
+    def _tensors(
+        self, what: str, specs: tuple[Spec, ...], boxes: tuple[tuple[Box, ...], ...], batch: Batch
+    ) -> list[list[Piece]]:
+        if boxes and len(boxes) != len(specs):
+            raise ValueError(
+                f"boxes of {len(boxes)} {what} tensors are asked for, the data has {len(specs)} per sample: "
+                f"train a model that suits the data"
+            )
+        asked = boxes or ((),) * len(specs)
+        return [
+            [(box, self._piece(what, part, spec, box, batch)) for box in dict.fromkeys(wanted)]
+            for part, (spec, wanted) in enumerate(zip(specs, asked))
+        ]
+
+    def _piece(self, what: str, part: int, spec: Spec, box: Box, batch: Batch) -> Tensor:
+        if len(box) != 1 + len(spec.shape):
+            raise ValueError(
+                f"box {box} does not fit {what}s of shape {spec.shape} per sample: it needs one interval for the "
+                f"samples and one per dim"
+            )
+        if is_empty(box):
+            return torch.empty(shape(box), dtype=spec.dtype)
+        inner = len(spec.pixels)
+        pixels = box[len(box) - inner :]
+        channels = tuple(slice(*interval) for interval in box[1 : len(box) - inner])
+        read = [
+            self.dataset.read(sample, what, pixels, part=part, epoch=batch.epoch)[channels]
+            for sample in batch.samples[slice(*box[0])]
+        ]
+        return torch.stack(read)
+
+
+def _as_is(step: Any) -> Any:
+    return step
+
+
+def _be_a_worker(number: int) -> None:
+    # Ctrl-C reaches every process of the terminal. The training process decides what to do; its workers go on until it
+    # closes them, or is gone.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,0 +1,129 @@
+"""The one way to open data: from what a command line says to a `Dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import torch
+
+from halocline.data.augment import Augment
+from halocline.data.cifar import CHANNELS, CLASSES, SIDE, Cifar, find_files
+from halocline.data.dataset import Dataset, Subset
+from halocline.data.files import STOP, Files
+from halocline.data.folder import list_classes, list_masks
+from halocline.data.images import Images, Source
+from halocline.data.lesion import Lesions
+from halocline.data.split import SPLITS, TRAIN, chosen
+from halocline.data.synthetic import Synthetic
+
+FOLDER, CIFAR, SYNTHETIC, LESION = "folder", "cifar", "synthetic", "lesion"
+APPS: dict[int, str] = {1: FOLDER, 2: CIFAR, 3: SYNTHETIC, 4: LESION}
+"""The numbers of `--app`."""
+
+CLASSIFICATION, SEGMENTATION = "classification", "segmentation"
+TOKEN_TASKS = ("causal", "masked", "spans")
+
+
+def open_dataset(
+    app: int | str,
+    datapath: str | Path | None = None,
+    *,
+    task: str = CLASSIFICATION,
+    classes: int,
+    channels: int = 3,
+    image: tuple[int, int] | None = None,
+    samples: int = 1024,
+    seed: int = 0,
+    split: str = TRAIN,
+    evaluation_fraction: float = 0.1,
+    bad: str = STOP,
+    known_bad: Collection[str] | None = None,
+    level: int = 0,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    augment: Augment | None = None,
+    sequence: int = 0,
+    vocabulary: int | None = None,
+    tokenizer: str | Path | None = None,
+    objective: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    progress: Callable[[int, int], None] | None = None,
+) -> Dataset:
+    """The training or the evaluation split of some data. `app` is 1 or "folder" (images, or text, at `datapath`), 2 or
+    "cifar", 3 or "synthetic", 4 or "lesion". Data that is not split already is split by chance: `evaluation_fraction`
+    of it is for evaluation; generated data has `samples` for training and that fraction more. Only training images
+    are augmented."""
+    name = APPS.get(app, app) if isinstance(app, int) else app
+    if name not in APPS.values():
+        raise ValueError(f"app = {app} is not known: use {', '.join(f'{n} ({word})' for n, word in APPS.items())}")
+    if split not in SPLITS:
+        raise ValueError(f"{split!r} is not a split: use {' or '.join(SPLITS)}")
+    if task in TOKEN_TASKS:
+        raise NotImplementedError
+    if task not in (CLASSIFICATION, SEGMENTATION):
+        raise ValueError(f"{task!r} is not a task: use {', '.join((CLASSIFICATION, SEGMENTATION, *TOKEN_TASKS))}")
+    segmentation = task == SEGMENTATION
+    change = augment if split == TRAIN else None
+    indices: Sequence[int] | None = None
+    source: Source
+    if name == FOLDER:
+        root = _given(datapath)
+        listing, is_split = list_masks(root, split) if segmentation else list_classes(root, split)
+        source = Files(
+            listing,
+            channels=channels,
+            classes=classes,
+            level=level,
+            image=image,
+            pad=change.pad if change else 0,
+            bad=bad,
+            known_bad=known_bad,
+            progress=progress,
+        )
+        image = source.image
+    elif name == CIFAR:
+        paths, is_split = find_files(_given(datapath), split)
+        source = Cifar(paths)
+        _check_cifar(segmentation, channels, classes, image)
+        image = image or (SIDE, SIDE)
+    else:
+        if name == LESION and change and (change.flip or change.upend or change.rotate):
+            raise ValueError("flips and turns make one kind of lesion look like another: use crop or colour")
+        further = _evaluation_samples(samples, evaluation_fraction)
+        generator = Lesions if name == LESION else Synthetic
+        image = image or ((512, 512) if name == LESION else (32, 32))
+        source = generator(samples + further, image, channels, classes, seed, segmentation)
+        is_split = True
+        indices = range(samples) if split == TRAIN else range(samples, samples + further)
+    assert image is not None
+    dataset = Images(
+        source, image=image, segmentation=segmentation, augment=change, seed=seed, mean=mean, std=std, dtype=dtype
+    )
+    if not is_split:
+        indices = chosen(len(dataset), split, evaluation_fraction, seed).tolist()
+    return dataset if indices is None else Subset(dataset, indices)
+
+
+def _given(datapath: str | Path | None) -> Path:
+    if datapath is None:
+        raise ValueError("this data lies in files: give their folder as --datapath")
+    return Path(datapath).expanduser()
+
+
+def _check_cifar(segmentation: bool, channels: int, classes: int, image: tuple[int, int] | None) -> None:
+    if segmentation:
+        raise ValueError("CIFAR-10 has a class per image, not per pixel: train a classifier on it")
+    if channels != CHANNELS:
+        raise ValueError(f"CIFAR-10 has {CHANNELS} channels, and {channels} are asked for: use {CHANNELS}")
+    if classes < CLASSES:
+        raise ValueError(f"CIFAR-10 has {CLASSES} classes, the model {classes}: use --num-classes {CLASSES}")
+    if image and max(image) > SIDE:
+        raise ValueError(f"CIFAR-10 has images of {SIDE} x {SIDE}, and {image} is asked for: use --image-size {SIDE}")
+
+
+def _evaluation_samples(samples: int, fraction: float) -> int:
+    """How many further images are generated for evaluation."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"an evaluation fraction of {fraction} is not in [0, 1): use e.g. 0.1")
+    return max(1, int(samples * fraction))
