@@ -1,13 +1,13 @@
-"""Attribution: from an energy counter that advances every 100 ms to the power of each kind of instruction, with an error
-bar. The counter is never read around an instruction.
+"""Attribution: from an energy counter that advances every 100 ms to the power of each kind of instruction, with an
+error bar. The counter is never read around an instruction.
 
 Between two advances the counter gains the sum, over what the device did meanwhile, of power x seconds:
 
     E[k+1] - E[k]  =  sum over loads  P[load] x seconds of the load in (t[k], t[k+1])  +  P[waiting] x the rest
 
-Hundreds of such equations for a handful of powers are solved by least squares. A load is a kind of instruction of a stage
-at a frequency. Where the equations cannot tell two loads apart, both get their common mean and an error bar that says so:
-every power is held, as weakly as a single equation would, to the mean power of the device.
+Hundreds of such equations for a handful of powers are solved by least squares. A load is a kind of instruction of a
+stage at a frequency. Where the equations cannot tell two loads apart, both get their common mean and an error bar that
+says so: every power is held, as weakly as a single equation would, to the mean power of the device.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ class Estimate(NamedTuple):
             ((self.error * other.value) ** 2 + (other.error * self.value) ** 2) ** 0.5,
         )
 
+    def at_least(self, limit: float) -> Estimate:
+        return Estimate(max(limit, self.value), self.error)
+
     def __str__(self) -> str:
         return f"{self.value:.4g} ± {self.error:.2g}"
 
@@ -57,6 +60,15 @@ def mean(values: Sequence[float]) -> Estimate:
     return Estimate(center, (square / len(values)) ** 0.5)
 
 
+class Powers(dict[Load, Estimate]):
+    """Watts of every load. Of a load that no equation holds, only the device's mean power is known."""
+
+    mean = Estimate(0.0, 0.0)
+
+    def __missing__(self, name: Load) -> Estimate:
+        return self.mean
+
+
 class Attribution:
     """Collects steps and solves for powers whenever asked."""
 
@@ -68,6 +80,8 @@ class Attribution:
         """Sums of seconds x joules."""
         self._squares = self._joules = self._seconds = 0.0
         self.equations = 0
+        self.waited = 0.0
+        """Seconds that the device was seen to wait."""
         self._readings: deque[Reading] = deque()
         self._spans: deque[Span] = deque()
         self._steps: deque[tuple[float, float]] = deque()
@@ -102,6 +116,7 @@ class Attribution:
             number = self._numbers.setdefault(load(span), len(self._numbers))
             seconds[number] = seconds.get(number, 0.0) + max(0.0, overlap)
         seconds[0] = max(0.0, length - sum(seconds.values()))
+        self.waited += seconds[0]
         joules = second.energy - first.energy
         for i, x in seconds.items():
             self._moments[i] = self._moments.get(i, 0.0) + x * joules
@@ -112,10 +127,10 @@ class Attribution:
         self._seconds += length
         self.equations += 1
 
-    def powers(self) -> dict[Load, Estimate]:
-        """Watts of every load, and while waiting."""
+    def powers(self) -> Powers:
+        """Watts of every load, and while waiting; none before the first equation."""
         if not self.equations:
-            return {}
+            return Powers()
         size = len(self._numbers)
         products, moments = np.zeros((size, size)), np.zeros(size)
         for (i, j), value in self._products.items():

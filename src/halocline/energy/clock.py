@@ -1,5 +1,5 @@
-"""A clock that is safe to hold: the device is told only where the frequency changes, and gets its own clock back however
-this process ends.
+"""A clock that is safe to hold: the device is told only where the frequency changes, and gets its own clock back
+however this process ends.
 
     the process ends by ...                     and the clock is reset by ...
     returning, an exception, Ctrl-C, sys.exit   close(), at the end of a `with` block or at exit
@@ -108,8 +108,8 @@ class GuardedClock:
         if frequency not in self._frequencies:
             ends = f", {self._frequencies[0]} to {self._frequencies[-1]} MHz" if self._frequencies else ""
             raise ValueError(
-                f"{frequency} MHz cannot be set: {self.name} has {len(self._frequencies)} frequencies{ends}; use a plan "
-                f"made for this device"
+                f"{frequency} MHz cannot be set: {self.name} has {len(self._frequencies)} frequencies{ends}; use a "
+                f"plan made for this device"
             )
 
     def _refuse(self, error: ClockRefused) -> None:

@@ -1,11 +1,12 @@
-"""The law of a simulated GPU: how long an instruction takes and what power it draws at a frequency. Made up, in the shape
-that measured GPUs have; the numbers are near an A100's. Knows no rank and no time.
+"""The law of a simulated GPU: how long an instruction takes and what power it draws at a frequency. Made up, in the
+shape that measured GPUs have; the numbers are near an A100's. Knows no rank and no time.
 
 With x = f / f_max:
 
-    seconds(kind, f) = base(kind) x work x ((1 - m) / x + m)           m: the part bound by memory, which the clock leaves
-    watts(kind, f)   = blocking + extra + dynamic(kind) x v(x)^2 x     v: the voltage, linear down to a knee and flat below
+    seconds(kind, f) = base(kind) x work x ((1 - m) / x + m)
+    watts(kind, f)   = blocking + extra + dynamic(kind) x v(x)^2 x
 
+m is the part bound by memory, which the clock does not change; v the voltage, linear down to a knee and flat below it.
 The power drawn while a device waits, `blocking`, does not depend on the frequency. `extra` is what memory and leakage
 add while it computes; because of it the cheapest frequency is not the lowest.
 

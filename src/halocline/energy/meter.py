@@ -1,5 +1,5 @@
-"""The protocols of a device as energy sees it: a meter that counts joules and a clock that can be set. Real and simulated
-devices fit them alike; nothing here knows one.
+"""The protocols of a device as energy sees it: a meter that counts joules and a clock that can be set. Real and
+simulated devices fit them alike; nothing here knows one.
 """
 
 from __future__ import annotations

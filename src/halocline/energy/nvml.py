@@ -22,7 +22,7 @@ class Nvml:
     """One GPU: a meter and a clock."""
 
     def __init__(self, device: int | str = 0) -> None:
-        """`device` is NVML's number, or a UUID (GPU-...), which names the same GPU whatever CUDA_VISIBLE_DEVICES says."""
+        """`device`: NVML's number, or a UUID (GPU-...), which means the same GPU whatever CUDA_VISIBLE_DEVICES says."""
         self._nvml = nvml = _library()
         self.device = device
         try:
@@ -96,8 +96,8 @@ def refused(model: str, error: Exception, nvml: Any) -> ClockRefused:
     """Why NVML does not set the clock, in words."""
     if isinstance(error, nvml.NVMLError_NoPermission):
         return ClockRefused(
-            f"the clock of {model} may only be set by root (in a container: with the SYS_ADMIN capability): run as root, "
-            f"or run zeusd and use --meter zeus"
+            f"the clock of {model} may only be set by root (in a container: with the SYS_ADMIN capability): run as "
+            f"root, or run zeusd and use --meter zeus"
         )
     if isinstance(error, nvml.NVMLError_NotSupported):
         return ClockRefused(f"{model} has no clock that can be set ({error}): choose another GPU to save energy on")

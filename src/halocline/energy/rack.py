@@ -1,6 +1,6 @@
 """The rack: how the simulated devices of one machine agree on when things happen. Each device writes into a file of its
-own, shared in memory, when it sends, starts a reduction, or is ready for what it computes with its team; the others read
-it there once the real message has come, so what they look for has been written.
+own, shared in memory, when it sends, starts a reduction, or is ready for what it computes with its team; the others
+read it there once the real message has come, so what they look for has been written.
 
     slot of an instruction: [ step + 1 | seconds ]     two slots by turns, for a device may be one step ahead
 
@@ -18,6 +18,9 @@ from pathlib import Path
 _WORDS = 4
 """Of 8 bytes, per instruction: two slots of two words."""
 
+Slots = tuple["memoryview[int]", "memoryview[float]"]
+"""A device's file, as whole numbers and as seconds."""
+
 
 class Rack:
     """One rank's view of all devices."""
@@ -25,7 +28,7 @@ class Rack:
     def __init__(self, directory: str | Path, rank: int, lengths: Sequence[int], patience: float = 60.0) -> None:
         """`lengths`: how many instructions each rank has. `patience`: seconds to wait for another device."""
         self.directory, self.rank, self.lengths, self.patience = Path(directory), rank, tuple(lengths), patience
-        self._views: dict[int, tuple[memoryview, memoryview]] = {}
+        self._views: dict[int, Slots] = {}
         self.directory.mkdir(parents=True, exist_ok=True)
         new = self._path(rank).with_suffix(".new")
         with open(new, "w+b") as file:
@@ -55,7 +58,7 @@ class Rack:
                 )
             time.sleep(0.0002)
 
-    def _view(self, rank: int) -> tuple[memoryview, memoryview] | None:
+    def _view(self, rank: int) -> Slots | None:
         if rank not in self._views:
             path, size = self._path(rank), 8 * _WORDS * max(1, self.lengths[rank])
             try:
@@ -71,6 +74,6 @@ class Rack:
         return self.directory / f"device-{rank}.slots"
 
 
-def _mapped(file: int) -> tuple[memoryview, memoryview]:
+def _mapped(file: int) -> Slots:
     view = memoryview(mmap.mmap(file, 0))
     return view.cast("q"), view.cast("d")

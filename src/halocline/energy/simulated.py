@@ -2,9 +2,9 @@
 instruction takes and what power it draws (see law), and keeps a time and an energy counter of its own.
 
 Its time is not the machine's. It goes on as instructions are done: one begins when the device is free and the messages
-it needs are due, by the times at which the other devices sent them (see rack), and takes what the law says, give or take
-a little. So a run is as quick as the CPU allows, and gives the same times and joules again on any machine. Waiting draws
-the blocking power. The counter advances every 100 ms of the device's time, as NVML's does.
+it needs are due, by the times at which the other devices sent them (see rack), and takes what the law says, give or
+take a little. So a run is as quick as the CPU allows, and gives the same times and joules again on any machine. Waiting
+draws the blocking power. The counter advances every 100 ms of the device's time, as NVML's does.
 
 It is an observer of the engine, and must stand before those that look at its time. Everything it gives is called
 "simulated".

@@ -1,4 +1,5 @@
-"""A span: what a device did from when to when, at which frequency. What timing files, attribution and profiles are made of."""
+"""A span: what a device did from when to when, at which frequency. Timing files, attribution and profiles are made of
+spans."""
 
 from __future__ import annotations
 

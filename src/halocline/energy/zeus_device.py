@@ -68,7 +68,8 @@ class ZeusGpu(ZeusMeter):
         except Exception as error:  # zeus wraps its vendors' errors in dozens of classes of its own
             if "permission" in f"{type(error).__name__} {error}".lower():
                 raise ClockRefused(
-                    f"the clock of {self._name} may not be set by this user: run as root, or run zeusd and set ZEUSD_SOCK_PATH"
+                    f"the clock of {self._name} may not be set by this user: run as root, or run zeusd and "
+                    f"set ZEUSD_SOCK_PATH"
                 ) from error
             raise ClockRefused(f"the clock of {self._name} cannot be set: {' '.join(str(error).split())}") from error
 

@@ -1,0 +1,189 @@
+"""The controller: what sits in the engine's instruction hooks. It has the clock set ahead of each instruction, notes
+when each was at work, and hands spans and steps to whoever listens. Which frequencies are played is a player's business.
+
+    begin    ask the player what to play; ask the clock's thread for the first frequency
+    before   mark                                 ready    mark: what it waited for is no part of its work
+    waits    mark                                 after    mark; ask for the next instruction's frequency
+    end      hand the step and the counter's advances to the listeners
+
+A hook takes marks and hands on numbers: it never waits for a driver, a device or a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from halocline.energy.clock import GuardedClock
+from halocline.energy.marks import Mark, Marks
+from halocline.energy.meter import Reading
+from halocline.energy.sampler import Sampler
+from halocline.energy.setter import Setter
+from halocline.energy.span import Span
+from halocline.schedule.instruction import COMPUTE, FORWARD, STEP, Instruction
+
+BATCH_INPUT = "batch-input"
+"""A rank of the first stage takes a microbatch of the batch: told apart from the forward that follows."""
+
+LEAVE = 0
+"""A frequency that means: leave the clock as it is."""
+
+Frequencies = Sequence[int]
+"""MHz of each of a rank's computations, in order."""
+
+
+class Step(NamedTuple):
+    """What a device did in one step."""
+
+    number: int
+    begin: float
+    end: float
+    spans: tuple[Span, ...]
+    """Its computations and its update, in order."""
+    readings: tuple[Reading, ...]
+    """The counter's advances since the step before; none without a meter."""
+
+
+class Player(Protocol):
+    """Says what is played."""
+
+    def play(self, step: int) -> Frequencies | None:
+        """Before a step: what to run at; None for the device's own clock."""
+        ...
+
+
+class Listener(Protocol):
+    """Is told what was done."""
+
+    def span(self, span: Span) -> None:
+        """As soon as it is known."""
+        ...
+
+    def step(self, step: Step) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Controller:
+    """The observer of one rank."""
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        marks: Marks,
+        *,
+        sampler: Sampler | None = None,
+        clock: GuardedClock | None = None,
+        player: Player | None = None,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        """`instructions` is the rank's list."""
+        self._count = sum(i.kind in COMPUTE for i in instructions)
+        self._marks, self._sampler, self._clock, self._player = marks, sampler, clock, player
+        self._listeners = tuple(listeners)
+        self._setter = Setter(clock, marks) if clock is not None and player is not None else None
+        self._frequencies: Frequencies | None = None
+        self._played = 0
+        self._frequency: int | None = None
+        """What was asked for last."""
+        self._begin: Mark = None
+        self._start: Mark = None
+        self._waited: tuple[Mark, Mark] | None = None
+        self._waits: Mark = None
+        self._rows: list[tuple[Instruction, Mark, tuple[Mark, Mark] | None, Mark, int | None]] = []
+        self._spans: list[Span] = []
+
+    # -- the observer ----------------------------------------------------------------------------------------------
+
+    def begin(self, step: int) -> None:
+        if self._player is not None:
+            self._frequencies = self._player.play(step)
+            self._require()
+        self._played, self._rows, self._spans = 0, [], []
+        self._begin = self._marks.mark()
+        self._ask(self._begin)
+
+    def before(self, instruction: Instruction) -> None:
+        self._start, self._waited = self._marks.mark(), None
+
+    def waits(self, instruction: Instruction) -> None:
+        self._waits = self._marks.mark()
+
+    def ready(self, instruction: Instruction) -> None:
+        self._waited = self._waits, self._marks.mark()
+        if self._setter is not None and self._marks.immediate:
+            self._setter.settle()  # the work begins here, and not before its clock is set
+
+    def after(self, instruction: Instruction) -> None:
+        kind = instruction.kind
+        if kind not in COMPUTE and kind != STEP:
+            return
+        end = self._marks.mark()
+        self._rows.append((instruction, self._start, self._waited, end, self._frequency))
+        if kind in COMPUTE:
+            self._played += 1
+            self._ask(end)
+        if self._marks.immediate:
+            self._resolve()
+
+    def end(self, step: int) -> None:
+        end = self._marks.seconds(self._marks.mark())
+        self._resolve()
+        readings = tuple(self._sampler.take()) if self._sampler is not None else ()
+        done = Step(step, self._marks.seconds(self._begin), end, tuple(self._spans), readings)
+        for listener in self._listeners:
+            listener.step(done)
+
+    def close(self) -> None:
+        """Give the clock back and end what runs beside."""
+        if self._setter is not None:
+            self._setter.close()
+        if self._clock is not None:
+            self._clock.close()
+        if self._sampler is not None:
+            self._sampler.close()
+        for listener in self._listeners:
+            listener.close()
+
+    # -- what it does ----------------------------------------------------------------------------------------------
+
+    def _require(self) -> None:
+        if self._frequencies is not None and len(self._frequencies) != self._count:
+            raise ValueError(
+                f"{len(self._frequencies)} frequencies for a rank with {self._count} computations: use a plan made for "
+                f"this schedule"
+            )
+
+    def _ask(self, mark: Mark) -> None:
+        """Ask for the frequency of the computation that comes next, from this mark on."""
+        if self._setter is None or self._played >= self._count:
+            return
+        wanted = None if self._frequencies is None else self._frequencies[self._played]
+        if wanted != LEAVE:
+            self._setter.at(mark, wanted)
+            self._frequency = wanted
+
+    def _resolve(self) -> None:
+        """Marks that have happened become spans."""
+        refused = self._clock is None or self._clock.refused
+        for instruction, start, waited, end, frequency in self._rows:
+            seconds = self._marks.seconds
+            begin, stop = seconds(start), seconds(end)
+            if waited is not None:
+                begin += seconds(waited[1]) - seconds(waited[0])
+            span = Span(instruction, begin, stop, None if refused else frequency)
+            self._spans.append(span)
+            if instruction.kind == FORWARD and instruction.stage == 0 and waited is not None:
+                self._tell(
+                    span._replace(
+                        instruction=instruction._replace(kind=BATCH_INPUT),
+                        start=seconds(waited[0]),
+                        end=seconds(waited[1]),
+                    )
+                )
+            self._tell(span)
+        self._rows = []
+
+    def _tell(self, span: Span) -> None:
+        for listener in self._listeners:
+            listener.span(span)

@@ -1,0 +1,95 @@
+"""Plays what an energy server says: fetches a schedule, plays it for a window of steps, reports what it took, and asks
+again. While the server is gone the device runs at its own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from halocline.energy.client import RankClient, RankSchedule
+from halocline.energy.controller import Frequencies, Step
+from halocline.energy.span import Span
+from halocline.energy.window import Window
+from halocline.schedule.instruction import COMPUTE, Instruction
+
+
+@dataclass(frozen=True)
+class Played:
+    """A window that is over."""
+
+    schedule: RankSchedule | None
+    """None if the server was gone."""
+    times: list[float]
+    energies: list[float] | None
+
+
+class ServerPlayer:
+    """A player and a listener of the controller."""
+
+    def __init__(
+        self,
+        client: RankClient,
+        instructions: Sequence[Instruction],
+        steps: int,
+        *,
+        available: Sequence[int],
+        settle: int = 0,
+        say: Callable[[str], None] = lambda _: None,
+        over: Callable[[Played], None] = lambda _: None,
+    ) -> None:
+        """`steps` of a window count, after `settle` steps that do not; `available` are the clock's frequencies; `over`
+        is told of every window."""
+        self._client, self._steps, self._settle, self._say, self._over = client, steps, settle, say, over
+        self._kinds = [i.kind for i in instructions if i.kind in COMPUTE]
+        stages = sorted({i.stage for i in instructions if i.kind in COMPUTE})
+        self._named = {stage: f" s{stage}" if len(stages) > 1 else "" for stage in stages}
+        self._available = frozenset(available)
+        self._window = Window()
+        self._left = 0
+        self._schedule: RankSchedule | None = None
+        self._frequencies: Frequencies | None = None
+        self._complained = False
+
+    def play(self, step: int) -> Frequencies | None:
+        if not self._left:
+            self._schedule = self._client.schedule()
+            self._frequencies = self._usable(self._schedule)
+            self._left = self._settle + self._steps
+        return self._frequencies
+
+    def span(self, span: Span) -> None:
+        """Steps are enough."""
+
+    def step(self, step: Step) -> None:
+        self._left -= 1
+        self._window.add(step, self._left < self._steps)
+        if self._left:
+            return
+        times, energies = self._window.times(), self._window.energies()
+        seconds, joules = self._window.breakdown(self._named)
+        self._client.report(times, energies or [0.0] * len(times), seconds, joules)
+        self._over(Played(self._schedule, times, energies))
+        self._window.clear()
+
+    def close(self) -> None:
+        """The server keeps what it was told."""
+
+    def _usable(self, schedule: RankSchedule | None) -> Frequencies | None:
+        """The frequencies, if they are for this rank's list and this device."""
+        if schedule is None:
+            return None
+        kinds = [kind.replace("_", "-") for kind, _ in schedule.frequencies]
+        frequencies = [frequency for _, frequency in schedule.frequencies]
+        strange = sorted({f for f in frequencies if f and f not in self._available}, reverse=True)
+        if not self._available:
+            return None  # the clock cannot be set, which has been said
+        if kinds == self._kinds and not strange:
+            return frequencies
+        if not self._complained:
+            self._complained = True
+            why = f"{strange[0]} MHz, which this device does not have"
+            if kinds != self._kinds:
+                why = f"{len(kinds)} computations, and this rank's list is another with {len(self._kinds)}"
+            self._say(f"the energy server's schedule has {why}: the device's own clock is used; give it this plan")
+        return None
