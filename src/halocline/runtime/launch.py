@@ -181,12 +181,14 @@ def run_local(
     *args: Any,
     directory: Path | str | None = None,
     threads: int = 1,
+    signals: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
 ) -> list[Any]:
     """Start processes on this machine by torch's elastic launcher; what `entry(*args)` returned on each rank.
 
     `entry` is a function of a module (each process imports it) or a command line. Inside, `join()` finds the others.
     `directory` keeps the ranks' logbooks; a temporary one by default. `threads` is OMP_NUM_THREADS, unless set. When
-    a process fails, the others are ended and `RankFailed` names it, its role and its last instruction.
+    a process fails, the others are ended and `RankFailed` names it, its role and its last instruction. `signals` are
+    those on which the launcher ends the processes at once; the caller looks after others.
     """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -203,6 +205,7 @@ def run_local(
         max_restarts=0,
         monitor_interval=0.1,
         start_method="spawn",
+        signals_to_handle=signals,
     )
     with tempfile.TemporaryDirectory(prefix="halocline_run_") as temporary, _quiet():
         run = Path(directory) if directory is not None else Path(temporary)
