@@ -150,7 +150,11 @@ class Attribution:
             if abs(before - variance) < 1e-3 * variance:
                 break
         errors = np.sqrt(np.diag(np.linalg.inv(products / variance + identity)))
-        return {name: Estimate(float(watts[number]), float(errors[number])) for name, number in self._numbers.items()}
+        found = Powers(
+            {name: Estimate(float(watts[number]), float(errors[number])) for name, number in self._numbers.items()}
+        )
+        found.mean = Estimate(center, spread)
+        return found
 
 
 def energy_at(readings: Sequence[Reading], time: float) -> float:

@@ -1,5 +1,5 @@
 """The controller: what sits in the engine's instruction hooks. It has the clock set ahead of each instruction, notes
-when each was at work, and hands spans and steps to whoever listens. Which frequencies are played is a player's business.
+when each was at work, and hands spans and steps to whoever listens. Which frequencies are played, a player says.
 
     begin    ask the player what to play; ask the clock's thread for the first frequency
     before   mark                                 ready    mark: what it waited for is no part of its work

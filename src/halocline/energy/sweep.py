@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from halocline.energy.attribution import Estimate
 from halocline.energy.controller import Frequencies, Step
-from halocline.energy.profile_table import ProfileTable, Row
 from halocline.energy.descent import Descent
+from halocline.energy.profile_table import ProfileTable, Row
 from halocline.energy.span import Span
 from halocline.energy.window import Measured, Window
 from halocline.schedule.instruction import COMPUTE, Instruction
