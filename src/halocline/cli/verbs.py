@@ -34,6 +34,8 @@ VERBS = (
     Verb("simulate", "halocline.cli.simulate", "time, bubble and memory of a schedule, and a drawing of it"),
     Verb("models", "halocline.cli.models", "the models there are: layers, parameters, activation memory", ("name",)),
     Verb("verify", "halocline.cli.verify", "is a plan exact for a model? run it beside one device", ("model",)),
+    Verb("train", "halocline.cli.train", "train a model under a plan; checkpoints, metrics, resume", ("model",)),
+    Verb("export", "halocline.cli.export", "a run's weights as one plain safetensors file", ("source",)),
     Verb(
         "timeline", "halocline.cli.timeline", "what the ranks of a run did when, beside the prediction", ("directory",)
     ),

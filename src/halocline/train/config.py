@@ -15,7 +15,6 @@ OPTIMIZERS = ("sgd", "adamw")
 LR_SCHEDULES = ("constant", "cosine", "linear")
 DTYPES = ("float32", "float64", "bf16")
 DEVICES = ("auto", "cpu", "cuda")
-AUGMENTATIONS = ("flip", "crop", "rotate", "colour")
 OBJECTIVES = ("causal", "masked", "spans")
 MODEL_OPTIONS = ("num_layers", "num_filters", "num_classes", "layers", "hidden", "heads", "vocab", "seq")
 """Settings that go to the function that makes the model, where they are given."""
@@ -63,11 +62,11 @@ class Config(Flags):
     samples: int | None = None
     """Synthetic data: samples of an epoch (left out: 10 batches)."""
     lesions: bool = False
-    """Synthetic images that must be seen in full: the class hangs on a few pixels."""
+    """Generated images that must be seen in full: the class hangs on a few pixels."""
     evaluation_fraction: float = 0.1
     """The share of the data that is kept for evaluation, where it has no split of its own; 0 for no evaluation."""
     augment: str | None = None
-    """What is done to training images by chance, the same to all tiles of one: any of flip,crop,rotate,colour."""
+    """What is done to training images by chance, e.g. flip,rotate,crop,pad=4,colour=0.2; all tiles of one agree."""
     bad_files: str = "stop"
     """A file that cannot be read: stop, or skip it and count."""
     level: int = 0
@@ -129,7 +128,7 @@ class Config(Flags):
     resume: str | None = None
     """Go on from a checkpoint: latest (of --run-dir, or of the newest run), a run's directory, or a checkpoint's."""
     save_every: int | None = None
-    """Steps between checkpoints (left out: an epoch). One is always written at the end."""
+    """Steps between checkpoints (left out: an epoch), and one at the end; 0 for none at all."""
     keep: int = 3
     """Complete checkpoints to keep."""
     eval_every: int | None = None
@@ -149,9 +148,7 @@ class Config(Flags):
         require_choice("nan", self.nan, ("stop", "skip"))
         if self.objective is not None:
             require_choice("objective", self.objective, OBJECTIVES)
-        for name in self.augmentations:
-            require_choice("augment", name, AUGMENTATIONS)
-        for name in ("samples", "epochs", "steps", "save_every", "eval_every", "hidden", "heads", "vocab", "seq"):
+        for name in ("samples", "epochs", "steps", "eval_every", "hidden", "heads", "vocab", "seq"):
             if getattr(self, name) is not None:
                 require_degree(name, getattr(self, name))
         for name in ("accumulate", "keep"):
@@ -161,8 +158,8 @@ class Config(Flags):
             raise ValueError(f"epochs = {self.epochs} and steps = {self.steps} both say when to end: give one of them")
 
     def _check_numbers(self) -> None:
-        for name in ("warmup", "weight_decay", "level"):
-            if getattr(self, name) < 0:
+        for name in ("warmup", "weight_decay", "level", "save_every"):
+            if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} = {getattr(self, name)} is below 0: use 0 for none")
         for name in ("lr", "deadline", "clip"):
             value = getattr(self, name)
@@ -175,10 +172,6 @@ class Config(Flags):
             raise ValueError(f"final_lr = {self.final_lr} is not in [0, 1]: it is a share of lr")
 
     # -- derived -------------------------------------------------------------------------------------------------
-
-    @property
-    def augmentations(self) -> tuple[str, ...]:
-        return tuple(name.strip() for name in (self.augment or "").split(",") if name.strip())
 
     @property
     def options_of_model(self) -> dict[str, Any]:

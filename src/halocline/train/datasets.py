@@ -2,11 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from typing import Any
+
+from halocline.data.augment import parse
 from halocline.data.dataset import Dataset
+from halocline.data.opening import CIFAR, FOLDER, LESION, SYNTHETIC, open_dataset
+from halocline.data.split import EVALUATION, TRAIN
 from halocline.models.model import Model
 from halocline.plan.plan import Plan
 from halocline.train.config import Config
 
+APPS = {1: FOLDER, 2: CIFAR, 3: SYNTHETIC}
+"""now-dl's numbers."""
+BATCHES = 10
+"""Generated data: batches of an epoch where nothing is said."""
 
-def open_datasets(config: Config, plan: Plan, model: Model) -> tuple[Dataset, Dataset | None]:
-    raise NotImplementedError
+
+def open_datasets(
+    config: Config,
+    plan: Plan,
+    model: Model,
+    known_bad: Collection[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Dataset, Dataset | None]:
+    """The samples to train on and those to evaluate on, if any. `known_bad` files are left out unchecked."""
+    app = LESION if config.lesions else APPS[config.app]
+    assert plan.batch is not None
+    settings: dict[str, Any] = {
+        "task": config.objective or model.task,
+        "classes": model.classes,
+        "channels": model.channels,
+        # Files say how large they are, and so does CIFAR-10; what is generated has the size that suits the model.
+        "image": plan.image or (None if app in (FOLDER, CIFAR) else model.image),
+        "samples": config.samples or BATCHES * plan.batch * plan.replicas,
+        "seed": config.seed,
+        "evaluation_fraction": config.evaluation_fraction,
+        "bad": config.bad_files,
+        "known_bad": known_bad,
+        "level": config.level,
+        "augment": parse(config.augment or ""),
+        "sequence": model.sequence,
+        "vocabulary": model.classes,
+        "tokenizer": config.tokenizer,
+        "objective": config.objective,
+        "progress": progress,
+    }
+    datapath = config.datapath if app in (FOLDER, CIFAR) else None
+    trained = open_dataset(app, datapath, split=TRAIN, **settings)
+    if not config.evaluation_fraction:
+        return trained, None
+    return trained, open_dataset(app, datapath, split=EVALUATION, **settings)

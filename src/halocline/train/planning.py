@@ -40,23 +40,21 @@ def model_of(config: Config) -> Model:
 
 
 def plan_of(config: Config, model: Model) -> Plan:
-    """The plan that the settings describe, with its batch and image filled in and batches accumulated."""
+    """The plan that the settings describe, with a batch, and batches accumulated."""
     if config.plan is None:
         layers = len(named_layers(model.layers))
         plan = Plan.from_flags(config.flags, layers=layers, **_known(config, model))
     else:
         plan = _loaded(config, config.plan)
-    return accumulated(filled(plan, model), config.accumulate)
+    return accumulated(with_batch(plan), config.accumulate)
 
 
-def filled(plan: Plan, model: Model) -> Plan:
-    """What a plan may leave open: the batch and, for images, their size."""
-    if plan.batch is None:
-        least = plan.microbatches * max(stage.lanes for stage in plan.stages)
-        plan = replace(plan, batch=-(-BATCH // least) * least)
-    if plan.image is None and not model.sequence:
-        plan = replace(plan, image=model.image)
-    return plan
+def with_batch(plan: Plan) -> Plan:
+    """The plan with a batch, where it leaves that open."""
+    if plan.batch is not None:
+        return plan
+    least = plan.microbatches * max(stage.lanes for stage in plan.stages)
+    return replace(plan, batch=-(-BATCH // least) * least)
 
 
 def accumulated(plan: Plan, times: int) -> Plan:

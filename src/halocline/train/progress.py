@@ -53,6 +53,10 @@ class Reading:
     """Seconds."""
     scores: dict[str, float] = field(default_factory=dict)
     """Of the last evaluation."""
+    samples: int = 0
+    """Of this step."""
+    seconds: float = 0.0
+    """That this step took."""
 
     def words(self) -> list[str]:
         words = [f"loss {self.loss:.4g}", *score_words(self.scores)]

@@ -11,13 +11,13 @@ import resource
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from halocline.data.dataset import Dataset
+from halocline.data.dataset import Dataset, skipped
 from halocline.models.model import Model
 from halocline.plan.plan import Plan
 from halocline.runtime.engine import Engine, StepResult
@@ -33,8 +33,8 @@ from halocline.train.evaluation import evaluate
 from halocline.train.interrupt import Interrupt
 from halocline.train.metrics import EVALUATION, STEP, Metrics
 from halocline.train.optimizers import LearningRate, OptimizerMaker, set_learning_rate
-from halocline.train.planning import filled, model_of, plan_of
-from halocline.train.progress import Reading, Speed, progress, score_words
+from halocline.train.planning import model_of, plan_of, with_batch
+from halocline.train.progress import Progress, Reading, Speed, progress, score_words
 from halocline.train.restoring import restore, restore_weights
 from halocline.train.run_directory import Beginning, RunDirectory, beginning, versions
 
@@ -62,7 +62,7 @@ class Trainer:
 
     What is not given is made from `config`: the model by its name, the plan from its flags, the data by --app. A
     `dataset` of your own has the methods of `halocline.data.dataset.Dataset`; without an `evaluation` beside it there
-    is none. `observers` are told of every instruction.
+    is none. `observers` are told of every instruction, and progress is `shown` there.
     """
 
     def __init__(
@@ -75,16 +75,19 @@ class Trainer:
         evaluation: Dataset | None = None,
         world: World | None = None,
         observers: Any = (),
+        shown: Progress | None = None,
     ) -> None:
         self.config = config
         self.model = model if model is not None else model_of(config)
-        self.plan = filled(plan, self.model) if plan is not None else plan_of(config, self.model)
+        self.plan = with_batch(plan) if plan is not None else plan_of(config, self.model)
         self.world = world or join(None if config.device == "auto" else config.device, deadline=config.deadline)
-        self.progress = progress(self.world.rank)
+        self.progress = shown or progress(self.world.rank)
         begin = Beginning(**self._told(lambda: vars(beginning(config))))
         self.directory = RunDirectory(Path(begin.directory))
         if dataset is None:
-            dataset, evaluation = open_datasets(config, self.plan, self.model)
+            dataset, evaluation = self._data()
+        if not self.model.sequence:
+            self.plan = replace(self.plan, image=dataset.inputs[0].pixels)
         self.engine = self._engine(observers)
         self.batches = self._batches(dataset, True)
         self.held_out = self._batches(evaluation, False) if evaluation is not None else None
@@ -130,7 +133,7 @@ class Trainer:
 
     def _due(self, every: int | None) -> bool:
         """Whether it is time for something that is done every so many steps, or at the end of an epoch."""
-        return self.engine.steps % every == 0 if every is not None else self.batches.sampler.position == 0
+        return self.engine.steps % every == 0 if every else self.batches.sampler.position == 0
 
     def _note(self, metrics: Metrics | None, work: Work, result: StepResult, rate: float, seconds: float) -> None:
         """Tell people and files how the step went."""
@@ -145,9 +148,8 @@ class Trainer:
             facts["skipped"] = True
         metrics.write(STEP, self.engine.steps, **facts)
         left = (self.total - self.engine.steps) * self.speed.seconds_per_step
-        self.progress.show(
-            Reading(self.engine.steps, self.total, work.epoch, result.loss, speed, unit, memory, left, self.scores)
-        )
+        now = self.engine.steps, self.total, work.epoch, result.loss
+        self.progress.show(Reading(*now, speed, unit, memory, left, self.scores, result.samples, seconds))
 
     def _memory(self) -> int:
         """The most bytes this process has held: of its GPU if it has one."""
@@ -167,6 +169,8 @@ class Trainer:
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        if self.config.save_every == 0:
+            return
         state = {"sampler": self.batches.sampler.state(), "scores": self.scores}
         root = self.directory.checkpoints
         path = checkpoints.save(root, self.engine, state, self.config.to_dict(), versions())
@@ -242,13 +246,28 @@ class Trainer:
         board = self.directory.tensorboard if self.config.tensorboard else None
         return Metrics(self.directory.metrics, after=self.engine.steps if self._resumed else None, tensorboard=board)
 
+    def _data(self) -> tuple[Dataset, Dataset | None]:
+        """What --app and the settings beside it name. Rank 0 looks for bad files and tells the others."""
+        opened: list[tuple[Dataset, Dataset | None]] = []
+
+        def look() -> list[str]:
+            opened.append(open_datasets(self.config, self.plan, self.model))
+            return sorted({path for dataset in opened[0] if dataset is not None for path in skipped(dataset)})
+
+        bad = self._told(look)
+        if bad:
+            self.progress.say(f"{len(bad)} bad files are left out: {', '.join(bad[:3])}{', ...' if bad[3:] else ''}")
+        if not opened:
+            opened.append(open_datasets(self.config, self.plan, self.model, known_bad=bad))
+        return opened[0]
+
     def _told(self, ask: Callable[[], Any]) -> Any:
         """What rank 0 found, on every rank."""
         found, error = None, None
         if self.world.rank == 0:
             try:
                 found = ask()
-            except ValueError as raised:
+            except (ValueError, OSError) as raised:
                 error = raised
         raise_alike(self.world, error)
         return gathered(self.world, found)[0]

@@ -1,0 +1,127 @@
+"""Starting a run: on this process alone, on processes started here, or with those that a launcher has started.
+
+Knows processes, exit codes and what to say at the end; everything else is the trainer's.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+
+from halocline.plan.plan import Plan
+from halocline.runtime.environment import detect
+from halocline.runtime.finite import NotFinite
+from halocline.runtime.launch import RankFailed, join, run_local
+from halocline.runtime.lost import PeerLost
+from halocline.runtime.shortage import OutOfMemory
+from halocline.train.config import Config
+from halocline.train.interrupt import EXIT_CODE, SIGNALS
+from halocline.train.planning import model_of, plan_of
+from halocline.train.progress import score_words
+from halocline.train.run_directory import resolved
+from halocline.train.trainer import Outcome, Trainer
+
+TOLD = (ValueError, OSError, NotFinite, PeerLost, OutOfMemory)
+"""Errors whose words say enough. Of others the place in the code is printed, too."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank could not do its part."""
+
+    lost: bool
+    """Whether it only lost another rank, which has the better story."""
+    when: float
+    story: str
+    code: int
+
+
+def start(config: Config) -> int:
+    """Run to the end; the exit code."""
+    config, plan = resolved(config)
+    if plan is None:
+        plan = plan_of(config, model_of(config))
+    place = detect()
+    if place is not None or plan.world_size == 1:
+        return _report(_rank(config, plan.to_toml()), speaks=place is None or place.rank == 0)
+    interrupted: list[int] = []
+    with _passing_on(interrupted):
+        try:
+            ranks = run_local(plan.world_size, _rank, config, plan.to_toml(), signals="SIGHUP,SIGQUIT")
+        except RankFailed as error:
+            if interrupted:
+                print("halocline: stopped at once; nothing was saved of the last steps", file=sys.stderr)
+                return EXIT_CODE
+            print(f"halocline: error: {error}", file=sys.stderr)
+            return 1
+    failures = sorted((r for r in ranks if isinstance(r, Failure)), key=lambda f: (f.lost, f.when))
+    # The first is the cause; the others are ranks that waited for it in vain.
+    return _report(failures[0] if failures else ranks[0], speaks=True)
+
+
+def _rank(config: Config, plan: str) -> Outcome | Failure:
+    """One rank's part. An error is handed back: a launcher would print pages for one that is raised."""
+    if "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    world = None
+    try:
+        world = join(None if config.device == "auto" else config.device, deadline=config.deadline)
+        return Trainer(config, plan=Plan.from_toml(plan), world=world).fit()
+    except Exception as error:
+        if not isinstance(error, TOLD):
+            traceback.print_exc()
+        story = str(error) if isinstance(error, TOLD) else f"{type(error).__name__}: {error}"
+        if world is not None and world.size > 1 and not isinstance(error, ValueError):
+            story = f"rank {world.rank}: {story}"
+        code = 2 if isinstance(error, (ValueError, OSError)) else 1
+        return Failure(isinstance(error, PeerLost), time.time(), story, code)
+    finally:
+        if world is not None:
+            world.close()  # who waits for this rank is told at once
+
+
+def _report(end: Outcome | Failure, speaks: bool) -> int:
+    """Say how the run ended; the exit code."""
+    if isinstance(end, Failure):
+        if speaks or not end.lost:
+            print(f"halocline: error: {' '.join(end.story.split())}", file=sys.stderr)
+        return end.code
+    if not speaks:
+        return EXIT_CODE if end.interrupted else 0
+    if end.interrupted:
+        print(
+            f"interrupted after step {end.step}, which is saved: go on with halocline train --resume {end.directory}",
+            file=sys.stderr,
+        )
+        return EXIT_CODE
+    words = [f"{end.step} steps", f"loss {end.loss:.4g}", *score_words(end.scores)]
+    print(f"done: {', '.join(words)}; {end.checkpoint}")
+    return 0
+
+
+@contextmanager
+def _passing_on(heard: list[int]) -> Iterator[None]:
+    """Pass Ctrl-C and SIGTERM on to the processes started here, which decide together when to end."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        for child in multiprocessing.active_children():
+            if child.pid is not None:
+                os.kill(child.pid, number)
+
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
