@@ -36,16 +36,15 @@ class RelativePositions(nn.Module):
 
     def _bucket(self, distance: Tensor) -> Tensor:
         """Half of the buckets are for keys ahead, unless there are none; of each half, half for single distances."""
-        if self.causal:
-            half, ahead, apart = self.buckets, 0, -distance.clamp(max=0)
-        else:
-            half = self.buckets // 2
-            ahead, apart = half * (distance > 0), distance.abs()
+        half = self.buckets if self.causal else self.buckets // 2
+        ahead = distance > 0
+        apart = distance.masked_fill(ahead, 0).neg() if self.causal else distance.abs()
         single = half // 2
         # In float32 whatever the weights are, so that a distance on the edge of a range is always on the same side.
         growth = torch.log(apart.float() / single) / math.log(self.furthest / single)
         wide = (single + (growth * (half - single)).clamp(min=0).long()).clamp(max=half - 1)
-        return ahead + torch.where(apart < single, apart, wide)
+        bucket = torch.where(apart < single, apart, wide)
+        return bucket if self.causal else bucket + half * ahead
 
 
 class Alibi(nn.Module):

@@ -102,11 +102,12 @@ def t5(
         dropout,
         eps,
     )
+    decoder: list[Callable[[], nn.Module]] = [partial(DecoderSelf, a), partial(DecoderCross, a)]
     made: list[Callable[[], nn.Module]] = [
         partial(Tokens, a),
         *[partial(EncoderBlock, a)] * (layers - 1),
         partial(EncoderBlock, a, last=True),
-        *[partial(DecoderSelf, a), partial(DecoderCross, a)] * decoder_layers,
+        *decoder * decoder_layers,
         partial(Head, a),
     ]
     return Model(

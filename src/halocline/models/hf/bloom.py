@@ -1,0 +1,58 @@
+"""Bloom's names and settings in Hugging Face's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from halocline.models.bloom import Bloom
+from halocline.models.hf.family import Config, Family, require
+from halocline.models.hf.weight import Weight, module, plain
+
+TABLE, HEAD = "transformer.word_embeddings.weight", "lm_head.weight"
+
+
+def options(config: Config) -> dict[str, Any]:
+    require(config, "apply_residual_connection_post_layernorm", (False,))
+    return {
+        "layers": config.get("n_layer", config.get("num_hidden_layers", 2)),
+        "hidden": config.get("hidden_size", config.get("n_embed", 64)),
+        "heads": config.get("n_head", config.get("num_attention_heads", 8)),
+        "vocab": config.get("vocab_size", 250880),
+        "eps": config.get("layer_norm_epsilon", 1e-5),
+    }
+
+
+def config(a: Bloom) -> dict[str, Any]:
+    return {
+        "architectures": ["BloomForCausalLM"],
+        "model_type": "bloom",
+        "vocab_size": a.vocab,
+        "hidden_size": a.hidden,
+        "n_layer": a.layers,
+        "n_head": a.heads,
+        "hidden_dropout": a.dropout,
+        "attention_dropout": a.attention_dropout,
+        "layer_norm_epsilon": a.eps,
+        "tie_word_embeddings": a.tied,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def weights(a: Bloom) -> Iterator[Weight]:
+    yield plain("0.tokens.weight", TABLE)
+    yield from module("0.norm", "transformer.word_embeddings_layernorm")
+    for number in range(a.layers):
+        ours, theirs = f"{number + 1}", f"transformer.h.{number}"
+        yield from module(f"{ours}.attention_norm", f"{theirs}.input_layernorm")
+        yield from module(f"{ours}.attention.qkv", f"{theirs}.self_attention.query_key_value")  # head by head there too
+        yield from module(f"{ours}.attention.out", f"{theirs}.self_attention.dense")
+        yield from module(f"{ours}.feed_forward_norm", f"{theirs}.post_attention_layernorm")
+        yield from module(f"{ours}.feed_forward.up", f"{theirs}.mlp.dense_h_to_4h")
+        yield from module(f"{ours}.feed_forward.down", f"{theirs}.mlp.dense_4h_to_h")
+    yield from module(f"{a.layers + 1}.norm", "transformer.ln_f")
+    yield plain(f"{a.layers + 1}.logits.weight", TABLE if a.tied else HEAD)
+
+
+BLOOM = Family("bloom", Bloom, "halocline.models.bloom:bloom", TABLE, HEAD, "transformer.", options, config, weights)
