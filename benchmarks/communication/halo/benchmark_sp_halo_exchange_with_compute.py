@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """How much of a halo exchange a convolution hides when both run at the same time, against one after the other.
 
-torchrun --nproc-per-node 4 benchmarks/communication/halo/benchmark_sp_halo_exchange_with_compute.py --image-size 256
+torchrun --nproc-per-node 4 benchmarks/communication/halo/benchmark_sp_halo_exchange_with_compute.py
 """
 
 from halo import Tiles, arguments, milliseconds, overlap_times, start, table

@@ -191,7 +191,7 @@ def table(world: World, given: argparse.Namespace, compute: bool) -> None:
 
 
 def overlap_times(tiles: Tiles, world: World, given: argparse.Namespace, exchange: float) -> list[float]:
-    """Milliseconds of a convolution alone, after its halo and beside it; and the share of the exchange that it hides."""
+    """Milliseconds of a convolution alone, after its halo and beside it, and the share of the exchange it hides."""
     conv = tiles.convolution(given.out_channels)
     alone, both = tiles.tile(communicate=False), tiles.tile()
 

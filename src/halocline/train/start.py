@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -27,9 +27,11 @@ from halocline.runtime.shortage import OutOfMemory
 from halocline.train.config import Config
 from halocline.train.interrupt import EXIT_CODE, SIGNALS
 from halocline.train.planning import model_of, plan_of
-from halocline.train.progress import score_words
+from halocline.train.progress import Progress, progress, score_words
 from halocline.train.run_directory import resolved
 from halocline.train.trainer import Outcome, Trainer
+
+Show = Callable[[int], Progress]
 
 TOLD = (ValueError, OSError, NotFinite, PeerLost, OutOfMemory)
 """Errors whose words say enough. Of others the place in the code is printed, too."""
@@ -46,18 +48,18 @@ class Failure:
     code: int
 
 
-def start(config: Config) -> int:
-    """Run to the end; the exit code."""
+def start(config: Config, shown: Show = progress) -> int:
+    """Run to the end; the exit code. `shown` makes what shows a rank's progress."""
     config, plan = resolved(config)
     if plan is None:
         plan = plan_of(config, model_of(config))
     place = detect()
     if place is not None or plan.world_size == 1:
-        return _report(_rank(config, plan.to_toml()), speaks=place is None or place.rank == 0)
+        return _report(_rank(config, plan.to_toml(), shown), speaks=place is None or place.rank == 0)
     interrupted: list[int] = []
     with _passing_on(interrupted):
         try:
-            ranks = run_local(plan.world_size, _rank, config, plan.to_toml(), signals="SIGHUP,SIGQUIT")
+            ranks = run_local(plan.world_size, _rank, config, plan.to_toml(), shown, signals="SIGHUP,SIGQUIT")
         except RankFailed as error:
             if interrupted:
                 print("halocline: stopped at once; nothing was saved of the last steps", file=sys.stderr)
@@ -69,14 +71,14 @@ def start(config: Config) -> int:
     return _report(failures[0] if failures else ranks[0], speaks=True)
 
 
-def _rank(config: Config, plan: str) -> Outcome | Failure:
+def _rank(config: Config, plan: str, shown: Show) -> Outcome | Failure:
     """One rank's part. An error is handed back: a launcher would print pages for one that is raised."""
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     world = None
     try:
         world = join(None if config.device == "auto" else config.device, deadline=config.deadline)
-        return Trainer(config, plan=Plan.from_toml(plan), world=world).fit()
+        return Trainer(config, plan=Plan.from_toml(plan), world=world, shown=shown(world.rank)).fit()
     except Exception as error:
         if not isinstance(error, TOLD):
             traceback.print_exc()
@@ -105,7 +107,7 @@ def _report(end: Outcome | Failure, speaks: bool) -> int:
         )
         return EXIT_CODE
     words = [f"{end.step} steps", f"loss {end.loss:.4g}", *score_words(end.scores)]
-    print(f"done: {', '.join(words)}; {end.checkpoint}")
+    print(f"done: {', '.join(words)}{f'; {end.checkpoint}' if end.checkpoint else ''}")
     return 0
 
 

@@ -1,0 +1,10 @@
+#!/usr/bin/env python
+"""ResNet-110-v2 in two mirrored pipes (GEMS-MASTER), with now-dl's flags.
+
+torchrun --nproc-per-node 4 benchmarks/gems_master_model/benchmark_resnet_gems_master.py --split-size 4 --times 2
+"""
+
+from halocline.cli.nowdl import main
+
+if __name__ == "__main__":
+    main("resnet-v2-110", gems=True)
