@@ -55,8 +55,9 @@ class CountingFile(io.RawIOBase):
         return self.read()
 
     def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def, override]
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
