@@ -39,6 +39,7 @@ VERBS = (
     Verb(
         "timeline", "halocline.cli.timeline", "what the ranks of a run did when, beside the prediction", ("directory",)
     ),
+    Verb("energy serve", "halocline.cli.energy_serve", "profile running jobs, and hand their ranks frequencies"),
 )
 
 

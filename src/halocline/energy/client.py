@@ -1,5 +1,5 @@
-"""The client of the energy server: plain HTTP with a deadline on everything, standard library only. It knows the wire and
-the plan; what a frequency does to a device is the controller's.
+"""The client of the energy server: plain HTTP with a deadline on everything, standard library only. It knows the wire
+and the plan; what a frequency does to a device is the controller's.
 
 `Client` tells every failure: `ServerGone` where nobody answers, `ServerRefused` where the answer is no. `RankClient` is
 what sits in a training loop: it never raises, says once that the server is gone, and asks again at the next window, so
@@ -29,8 +29,8 @@ from halocline.energy.seat import Seat, job_degrees
 from halocline.plan.plan import Plan
 
 Breakdown = Mapping[str, Sequence[Sequence[float]]]
-"""Instruction -> for each iteration, a number for each time it ran. An instruction is named by its kind (`forward`), or,
-on a rank that holds several stages, by kind and stage (`forward s2`)."""
+"""Instruction -> for each iteration, a number for each time it ran. An instruction is named by its kind (`forward`), or
+by kind and stage (`forward s2`), which a rank that holds several stages must do."""
 
 
 class ServerGone(ConnectionError):

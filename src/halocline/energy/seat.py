@@ -1,9 +1,9 @@
-"""A seat: where a rank sits in a job, in the words of the wire (pipeline, data and tensor rank). Client and server agree
-here on how a plan's ranks are numbered.
+"""A seat: where a rank sits in a job, in the words of the wire (pipeline, data and tensor rank). Client and server
+agree here on how a plan's ranks are numbered.
 
 The pipeline rank is the rank's place in the first pipe, the data rank its replica, and the tensor rank its index in the
-team of its place: tiles, lanes and tensor ranks alike. Ranks of different replicas with the same place and index play the
-same list of instructions, whatever numbers a launcher gave them.
+team of its place: tiles, lanes and tensor ranks alike. Ranks of different replicas with the same place and index play
+the same list of instructions, whatever numbers a launcher gave them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,127 @@
+"""`halocline energy serve`: the server that profiles running jobs and hands every rank its frequencies."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from halocline.plan.plan import SCHEDULES
+from halocline.plan.require import require_choice
+
+if TYPE_CHECKING:
+    from halocline.energy.frequency_plan import FrequencyPlan
+
+TOKEN = "HALOCLINE_ENERGY_TOKEN"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Serves frequency plans to training jobs: over the wire of the Zeus pipeline-frequency client, with a page at /.
+
+    Everything acknowledged is kept in --data, and a server that is started again goes on with every job."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. Beyond this machine only with a token."""
+    port: int = 7787
+    """0 takes a free one; the address is printed."""
+    scheduler: str = "instruction-profiler"
+    """instruction-profiler (sweep, solve, deploy while the job trains), all-max, or point-solution (plays --plans)."""
+    plans: str | None = None
+    """point-solution: a frequency plan of `halocline energy frontier`, or a directory of them."""
+    plan: str | None = None
+    """The plan.toml of jobs that do not send their own, as the Zeus client."""
+    schedule: str = "1f1b"
+    """The schedule of jobs that send no plan, without --plan."""
+    microbatches: int | None = None
+    """The microbatches of jobs that send no plan, without --plan (left out: as in --plans, else 8)."""
+    blocking_power: float | None = None
+    """Watts of a waiting rank, for jobs that do not say (left out: estimated from their reports)."""
+    lowest_frequency: int = 0
+    """MHz below which the sweep does not go."""
+    stride: int = 1
+    """The sweep takes every so-many-th frequency."""
+    patience: int = 2
+    """A stage's sweep ends after so many frequencies in a row that save nothing."""
+    data: str = "halocline-energy.sqlite"
+    """The file in which everything is kept."""
+    token_file: str | None = None
+    """A file that holds the token clients must send (left out: the environment's HALOCLINE_ENERGY_TOKEN, if set)."""
+    rank_timeout: float = 120.0
+    """Seconds that a rank waits for the others before it is told who is missing."""
+    solve_wait: float = 5.0
+    """Seconds that ranks wait for a frontier before they go on at the highest frequency meanwhile."""
+    body_limit: int = 8 << 20
+    """Bytes of the largest request."""
+    rate: float = 2000.0
+    """Requests per second from one address."""
+    rank_rate: float = 50.0
+    """Requests per second from one rank of a job."""
+    keep_days: float = 30.0
+    """Jobs that nobody has touched for so long are forgotten."""
+
+
+def run(options: Options) -> int:
+    require_choice("schedule", options.schedule, SCHEDULES)
+    from halocline.cli.plan_options import load_plan
+    from halocline.energy.server.settings import Settings, require_safe
+
+    token = _token(options)
+    require_safe(options.host, token)
+    if not 0 <= options.port < 65536:
+        raise ValueError(f"--port {options.port} is not a port: use 0 to 65535")
+    plans = _load_plans(options.plans) if options.plans is not None else ()
+    settings = Settings(
+        scheduler=options.scheduler,
+        plans=plans,
+        plan=load_plan(options.plan) if options.plan is not None else None,
+        schedule=options.schedule,
+        microbatches=_microbatches(options, plans),
+        blocking_power=options.blocking_power,
+        lowest_frequency=options.lowest_frequency,
+        stride=options.stride,
+        patience=options.patience,
+        rank_timeout=options.rank_timeout,
+        solve_wait=options.solve_wait,
+        token=token,
+        body_limit=options.body_limit,
+        rate=options.rate,
+        rank_rate=options.rank_rate,
+        keep_days=options.keep_days,
+    )
+    from halocline.energy.server.serve import serve
+
+    def ready(address: str) -> None:
+        print(f"energy server on {address} ({options.scheduler}, kept in {options.data})", flush=True)
+
+    serve(settings, Path(options.data), options.host, options.port, ready)
+    return 0
+
+
+def _token(options: Options) -> str | None:
+    if options.token_file is None:
+        return os.environ.get(TOKEN) or None
+    token = Path(options.token_file).read_text(encoding="utf-8", errors="replace").strip()
+    if not token:
+        raise ValueError(f"{options.token_file} is empty: write a token of 16 characters or more into it")
+    return token
+
+
+def _load_plans(path: str) -> tuple[FrequencyPlan, ...]:
+    from halocline.energy.frequency_plan import FrequencyPlan
+
+    place = Path(path)
+    names = sorted(place.glob("*.json")) if place.is_dir() else [place]
+    if not names:
+        raise ValueError(f"{path} holds 0 frequency plans: give a directory of .json files, or one of them")
+    return tuple(FrequencyPlan.load(name) for name in names)
+
+
+def _microbatches(options: Options, plans: tuple[FrequencyPlan, ...]) -> int:
+    """A given plan tells how many microbatches its jobs have: as many as its first rank has forwards."""
+    if options.microbatches is not None:
+        return options.microbatches
+    if plans and plans[0].frequencies:
+        return max(1, sum(kind == "forward" for kind, _ in plans[0].frequencies[0]))
+    return 8

@@ -1,0 +1,124 @@
+"""All jobs of a server: their ids, the plan each one runs, and what the store gives back after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Iterator
+
+from halocline.energy.seat import job_degrees
+from halocline.energy.server.job import Job
+from halocline.energy.server.refusal import Refusal, unknown_job
+from halocline.energy.server.settings import SCHEDULERS, Settings
+from halocline.energy.server.store import Store
+from halocline.energy.server.wire import JobInfo
+from halocline.plan.plan import MIRRORED, Plan
+from halocline.plan.stage import Stage
+
+_MOST_WORK = 1_000_000
+"""Ranks of a replica x microbatches x chunks: beyond it a schedule takes minutes and gigabytes, for whoever asks."""
+_DAY = 86400.0
+_LOG = logging.getLogger("halocline.energy.server")
+
+
+class Jobs:
+    """Every job, in memory and in the store."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._jobs: dict[str, Job] = {}
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(tuple(self._jobs.values()))
+
+    def restore(self) -> None:
+        """Everything the store has kept, as if the server had never stopped."""
+        self._store.forget_before(time.time() - self._settings.keep_days * _DAY)
+        for stored in self._store.jobs():
+            try:
+                info = JobInfo.model_validate_json(stored.body)
+                job = Job(stored.job, info, self._plan(info), stored.created, self._store, self._settings)
+                job.restore(stored)
+            except (ValueError, Refusal) as error:
+                # One job that this server cannot play (plans that are no longer given, say) must not stop the others.
+                _LOG.warning("job %s cannot go on: %s", stored.job, " ".join(str(error).split()))
+                continue
+            self._jobs[job.name] = job
+
+    async def resume(self) -> None:
+        """Solves again for the frontiers that were deployed, one after the other."""
+        for job in self:
+            await job.resume()
+
+    def find(self, name: str) -> Job:
+        job = self._jobs.get(name)
+        if job is None:
+            raise unknown_job(name)
+        return job
+
+    async def register(self, info: JobInfo) -> str:
+        if info.scheduler is not None and info.scheduler not in SCHEDULERS:
+            raise Refusal(422, f"scheduler {info.scheduler!r} is not known: use {', '.join(SCHEDULERS)}")
+        if info.scheduler == "point-solution" and not self._settings.plans:
+            raise Refusal(422, "scheduler point-solution has no plans here: start the server with --plans")
+        try:
+            plan = self._plan(info)
+        except ValueError as error:
+            raise Refusal(422, " ".join(str(error).split())) from error
+        # A job goes on as it began, whatever the settings of a server that is started again.
+        info = info.model_copy(
+            update={
+                "plan": plan.to_toml(),
+                "scheduler": info.scheduler or self._settings.scheduler,
+                "blocking_power": self._settings.blocking_power if info.blocking_power is None else info.blocking_power,
+            }
+        )
+        now = time.time()
+        name = self._name(info, now)
+        self._jobs[name] = Job(name, info, plan, now, self._store, self._settings)
+        await self._store.add_job(name, info.model_dump_json(exclude_none=True))
+        return name
+
+    def _name(self, info: JobInfo, now: float) -> str:
+        """Safe in a path as it is: clients write it there unquoted."""
+        while True:
+            when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+            degrees = f"pp{info.pp_degree}-dp{info.dp_degree}-tp{info.tp_degree}"
+            name = f"{when}-{degrees}-{secrets.token_hex(8)}"
+            if name not in self._jobs:
+                return name
+
+    def _plan(self, info: JobInfo) -> Plan:
+        """The job's own plan, or the server's, or one of the job's degrees."""
+        settings = self._settings
+        if info.plan is not None:
+            plan = Plan.from_toml(info.plan)
+        elif settings.plan is not None:
+            plan = settings.plan
+        else:
+            stages = tuple(Stage((s, s + 1), tensor=info.tp_degree) for s in range(info.pp_degree))
+            pipes = 2 if settings.schedule in MIRRORED else 1
+            plan = Plan(
+                stages, settings.schedule, microbatches=settings.microbatches, replicas=info.dp_degree, pipes=pipes
+            )
+        for name, value in job_degrees(plan).items():
+            if getattr(info, name) != value:
+                raise ValueError(f"{name} {getattr(info, name)} is not the plan's {value}: send the plan's degrees")
+        work = plan.ranks_per_replica * plan.microbatches * plan.chunks
+        if work > _MOST_WORK:
+            raise ValueError(
+                f"{plan.ranks_per_replica} ranks x {plan.microbatches} microbatches x {plan.chunks} chunks = {work} is "
+                f"more than {_MOST_WORK}: send a plan with fewer microbatches, a schedule repeats itself"
+            )
+        return plan
+
+    async def forget_old(self) -> None:
+        """Drops the jobs nobody has touched for long; runs for ever."""
+        while True:
+            await asyncio.sleep(3600)
+            before = time.time() - self._settings.keep_days * _DAY
+            for job in [job for job in self._jobs.values() if job.touched < before]:
+                del self._jobs[job.name]
+                await self._store.forget(job.name)

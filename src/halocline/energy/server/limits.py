@@ -1,0 +1,162 @@
+"""The doorkeeper: who may ask, how often and how much, before anything is parsed. Wraps the application; knows no job.
+
+Whatever goes wrong behind it is answered with one line of JSON: a traceback belongs into the server's log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from halocline.energy.server.metrics import Metrics
+from halocline.energy.server.rate import Rates
+from halocline.energy.server.refusal import Refusal
+from halocline.energy.server.settings import Settings
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+OPEN = frozenset({"/", "/health", "/page.js", "/page.css"})
+"""Paths that need no token: they tell nothing of any job."""
+PATHS = frozenset(
+    {
+        "register_job",
+        "register_rank",
+        "schedule",
+        "result",
+        "straggler",
+        "frontier",
+        "jobs",
+        "info",
+        "metrics",
+        "health",
+    }
+)
+_BODY_SECONDS = 30.0
+_GUESSES = 5.0
+"""Wrong tokens per second and address."""
+_LOG = logging.getLogger("halocline.energy.server")
+
+
+class Doorkeeper:
+    """An ASGI application around another."""
+
+    def __init__(self, app: App, settings: Settings, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+        self._token = settings.token.encode() if settings.token else None
+        self._body_limit = settings.body_limit
+        self._rates = Rates(settings.rate)
+        self._guesses = Rates(_GUESSES)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        start, status = time.perf_counter(), 500
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, noting)
+        finally:
+            first = scope["path"].split("/", 2)[1] if "/" in scope["path"] else ""
+            path = f"/{first}" if first in PATHS else "/" if scope["path"] in OPEN else "other"
+            method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
+            self._metrics.count(method, path, status, time.perf_counter() - start)
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            headers = dict(scope["headers"])
+            self._admit(scope, headers)
+            body = await self._body(receive, headers.get(b"content-length", b""))
+        except Refusal as refusal:
+            await send_refusal(send, refusal)
+            return
+        rest = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return rest.pop() if rest else await receive()
+
+        try:
+            await self._app(scope, replay, send)
+        except Exception:
+            # The application has answered by now that it failed.
+            _LOG.exception("%s %s", scope["method"], scope["path"])
+
+    async def _body(self, receive: Receive, announced: bytes) -> bytes:
+        """The whole body, if it is small enough and comes in time. What is too large is taken in and dropped, up to
+        eight times the limit: a client that is still sending would not read the answer."""
+        parts: list[bytes] = []
+        size, more = 0, True
+        limit = self._body_limit
+        deadline = time.monotonic() + _BODY_SECONDS
+        while more and size <= 8 * limit:
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+            except asyncio.TimeoutError:
+                raise Refusal(408, f"the body did not arrive within {_BODY_SECONDS:g} s: send it at once") from None
+            if message["type"] != "http.request":
+                raise Refusal(400, "the connection was closed inside the body")
+            part, more = message.get("body", b""), message.get("more_body", False)
+            size += len(part)
+            if size <= limit:
+                parts.append(part)
+        if size > limit:
+            told = int(announced) if announced.isdigit() and len(announced) < 20 else size
+            raise Refusal(413, f"the body has {max(told, size)} bytes and {limit} are the limit: send less at once")
+        return b"".join(parts)
+
+    def _admit(self, scope: Message, headers: dict[bytes, bytes]) -> None:
+        address = scope["client"][0] if scope.get("client") else ""
+        wait = self._rates.wait(address)
+        if wait:
+            raise Refusal(429, f"more than {self._rates.rate:g} requests per second from {address}: wait {wait:.2f} s")
+        if self._token is None or scope["path"] in OPEN:
+            return
+        given = _token(headers.get(b"authorization", b""))
+        if given is not None and hmac.compare_digest(given, self._token):
+            return
+        wait = self._guesses.wait(address)
+        if wait:
+            raise Refusal(429, f"too many requests without the token from {address}: wait {wait:.2f} s")
+        raise Refusal(401, "the token is missing or wrong: send the header 'Authorization: Bearer TOKEN'")
+
+
+def _token(header: bytes) -> bytes | None:
+    """The token of a Bearer header, or the password of a Basic one, which is what a URL user:token@host makes."""
+    kind, _, value = header.partition(b" ")
+    if kind.lower() == b"bearer":
+        return value.strip()
+    if kind.lower() == b"basic":
+        try:
+            return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
+        except binascii.Error:
+            return None
+    return None
+
+
+async def send_refusal(send: Send, refusal: Refusal) -> None:
+    body = json.dumps({"detail": refusal.detail}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.status in (408, 429):
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

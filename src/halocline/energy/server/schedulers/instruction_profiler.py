@@ -1,0 +1,212 @@
+"""instruction-profiler: profiles a job while it trains, solves for its frontier, and deploys it, without a restart.
+
+    profiling   every stage descends from its highest frequency until energy no longer falls (see descent)
+    solving     the frontier of what was measured; ranks wait a little, then go on at their highest frequency
+    deployed    the fastest plan, and with a straggler the slowest that still meets it (see straggling)
+
+Where the frontier cannot be had (failed), ranks stay at their highest frequency and the reason is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+
+from halocline.energy.descent import Descent
+from halocline.energy.frequency_plan import FrequencyPlan
+from halocline.energy.frontier import Frontier, solve
+from halocline.energy.profile_table import ProfileTable, Row
+from halocline.energy.server.digest import Digest, Part
+from halocline.energy.server.refusal import Refusal
+from halocline.energy.server.schedulers.point_solution import keeps_up
+from halocline.energy.server.schedulers.scheduler import Frequencies, Roster
+from halocline.energy.server.schedulers.turn import DEPLOYED, FAILED, PROFILING, SOLVING, Notice, Turn
+from halocline.energy.server.settings import Settings
+from halocline.energy.server.timeline import Draftsman, Timeline
+from halocline.energy.straggling import ease
+from halocline.schedule.instruction import REDUCE
+
+_LOG = logging.getLogger("halocline.energy.server")
+
+
+class InstructionProfiler:
+    """Learns from every turn until it has a frontier."""
+
+    def __init__(self, roster: Roster, settings: Settings) -> None:
+        self._roster = roster
+        self.phase = PROFILING
+        self.reason = ""
+        self.solution: Frontier | None = None
+        self._needed = [
+            {kind for row in roster.rows for kind, at in row if at == stage} for stage in range(len(roster.members))
+        ]
+        self._descents = [
+            Descent(
+                _common(roster, stage),
+                lowest=settings.lowest_frequency,
+                stride=settings.stride,
+                patience=settings.patience,
+            )
+            for stage in range(len(roster.members))
+        ]
+        self._rows: dict[tuple[int, str, int], Row] = {}
+        self._idle_time = 0.0
+        self._idle_energy = 0.0
+        self._notice: Notice | None = None
+        self._eased: dict[Notice, FrequencyPlan | None] = {}
+        """For a notice that names a rank, the plan of the straggler's own replica; None where there is none better."""
+
+        self._plans: dict[float, FrequencyPlan] = {}
+        self._draftsman: Draftsman | None = None
+
+    @property
+    def blocking_power(self) -> float:
+        """Watts of a rank that waits: as told, or what iterations took outside of all instructions."""
+        if self._roster.blocking_power is not None:
+            return self._roster.blocking_power
+        return self._idle_energy / self._idle_time if self._idle_time > 0 else 0.0
+
+    @property
+    def profile(self) -> ProfileTable | None:
+        """What has been measured so far; None before every stage has."""
+        try:
+            return ProfileTable(tuple(self._rows[key] for key in sorted(self._rows)), note=self._roster.device)
+        except ValueError:
+            return None
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def check(self, rank: int, digest: Digest) -> None:
+        if self.phase != PROFILING:
+            return
+        for stage in self._roster.stages_of(rank):
+            for kind in sorted(self._needed[stage]):
+                for name, table in (("time_breakdown", digest.times), ("energy_breakdown", digest.energies)):
+                    if (stage, kind) not in table:
+                        raise Refusal(
+                            422,
+                            f"{name} has no {kind} of stage {stage}, which is being profiled: report it, or let the "
+                            f"job use the scheduler all-max",
+                        )
+                if digest.times[stage, kind] <= 0:
+                    raise Refusal(422, f"{kind} of stage {stage} takes 0 s: measure it with a finer clock")
+
+    def observe(self, turn: Turn, reports: Mapping[int, Sequence[Digest]]) -> None:
+        if turn.phase != PROFILING or turn.clocks is None:
+            return
+        for digest in (digest for found in reports.values() for digest in found):
+            self._idle_time += max(0.0, digest.time - digest.busy)
+            self._idle_energy += max(0.0, digest.energy - digest.spent)
+        power = self.blocking_power
+        for stage, (descent, clock) in enumerate(zip(self._descents, turn.clocks)):
+            found = [digest for rank in self._roster.members[stage] for digest in reports.get(rank, ())]
+            if descent.done or clock != descent.frequency or not found:
+                continue
+            parts = sorted({part for digest in found for part in digest.times.keys() & digest.energies.keys()})
+            rows = [_row(part, clock, found) for part in parts if part[0] == stage]
+            self._rows |= {row[:3]: row for row in rows}
+            descent.saw(sum(row.energy - power * row.time for row in rows if row.instruction != REDUCE))
+        if all(descent.done for descent in self._descents):
+            self.phase = SOLVING
+
+    def notify(self, notice: Notice | None) -> None:
+        self._notice = notice
+
+    # -- solving -------------------------------------------------------------------------------------------------
+
+    @property
+    def unsolved(self) -> bool:
+        return self.phase == SOLVING or (self.phase == DEPLOYED and self._can_ease and self._notice not in self._eased)
+
+    @property
+    def _can_ease(self) -> bool:
+        return self._notice is not None and self._notice.rank is not None
+
+    def solve(self) -> None:
+        profile = self.profile
+        assert profile is not None
+        if self.phase == SOLVING:
+            try:
+                self.solution = solve(self._roster.schedule, profile, self.blocking_power)
+                self._draftsman = Draftsman(self._roster.schedule, profile)
+                self.phase = DEPLOYED
+            except ValueError as error:
+                self.phase, self.reason = FAILED, " ".join(str(error).split())
+            except Exception:
+                # Training must go on; what went wrong is for the server's log.
+                _LOG.exception("the frontier could not be computed")
+                self.phase, self.reason = FAILED, "the frontier could not be computed: see the server's log"
+        notice = self._notice
+        if notice is not None and notice.rank is not None and self.solution is not None:
+            self._eased[notice] = None
+            stages = self._roster.stages_of(notice.rank)
+            goal = self.solution.time_min * notice.factor
+            with contextlib.suppress(ValueError):
+                self._eased[notice] = ease(self._roster.schedule, profile, self.blocking_power, stages, goal)
+
+    # -- playing -------------------------------------------------------------------------------------------------
+
+    def turn(self) -> Turn:
+        if self.phase == PROFILING:
+            return Turn(PROFILING, clocks=tuple(descent.frequency for descent in self._descents))
+        if self.phase != DEPLOYED:
+            return Turn(self.phase)
+        assert self.solution is not None
+        factor = self._notice.factor if self._notice else 1.0
+        eased = self._notice is not None and self._eased.get(self._notice) is not None
+        return Turn(DEPLOYED, time=self.solution.time_min * factor, notice=self._notice, eased=eased)
+
+    def frequencies(self, turn: Turn, rank: int) -> Frequencies:
+        if turn.clocks is not None:
+            return [(kind, turn.clocks[stage]) for kind, stage in self._roster.rows[self._roster.local_rank(rank)]]
+        plan = self.played(turn, rank)
+        return self._roster.highest(rank) if plan is None else self._roster.of_plan(plan, rank)
+
+    def played(self, turn: Turn, rank: int) -> FrequencyPlan | None:
+        if turn.time is None or self.solution is None:
+            return None
+        notice = turn.notice
+        if turn.eased and notice is not None and notice.replica == self._roster.seats[rank].replica:
+            own = self._eased.get(notice)
+            if own is not None:
+                return own
+        return self._plan(self.solution.time_min if keeps_up(turn, rank, self._roster) else turn.time)
+
+    def drawn(self, plan: FrequencyPlan) -> Timeline:
+        assert self._draftsman is not None
+        return self._draftsman.of([self._roster.row_of(plan, local) for local in range(len(self._roster.rows))])
+
+    def _plan(self, time: float) -> FrequencyPlan:
+        """All ranks ask for the same few plans, and each takes a while to round to frequencies."""
+        assert self.solution is not None
+        if time not in self._plans:
+            if len(self._plans) >= 64:
+                self._plans.clear()
+            self._plans[time] = self.solution.plan_at(time)
+        return self._plans[time]
+
+
+def _common(roster: Roster, stage: int) -> list[int]:
+    """What all ranks of a stage can run at, highest first: they run in lockstep."""
+    ranks = roster.members[stage]
+    shared = set.intersection(*(set(roster.available[rank]) for rank in ranks))
+    if not shared:
+        raise ValueError(
+            f"ranks {', '.join(map(str, ranks[:8]))} of stage {stage} have no frequency in common: give a stage "
+            f"devices of one kind"
+        )
+    return sorted(shared, reverse=True)
+
+
+def _row(part: Part, frequency: int, found: Sequence[Digest]) -> Row:
+    """A team takes as long as its slowest rank; energy is the mean of its ranks."""
+    stage, kind = part
+    both = [digest for digest in found if part in digest.times and part in digest.energies]
+    return Row(
+        stage,
+        kind.replace("-", "_"),
+        frequency,
+        max(digest.times[part] for digest in both),
+        sum(digest.energies[part] for digest in both) / len(both),
+    )

@@ -1,0 +1,109 @@
+"""point-solution: plays plans that were made before. Of several it plays the fastest, and with a straggler the slowest
+that still meets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from halocline.energy.frequency_plan import FrequencyPlan
+from halocline.energy.frontier import Point
+from halocline.energy.server.digest import Digest
+from halocline.energy.server.schedulers.scheduler import Frequencies, Roster, computed
+from halocline.energy.server.schedulers.turn import PLAYING, Notice, Turn
+from halocline.energy.server.timeline import Draftsman, Timeline, nominal_profile
+
+
+class GivenPlans:
+    """A solution of a few plans."""
+
+    all_max = None
+
+    def __init__(self, plans: Sequence[FrequencyPlan]) -> None:
+        self.plans = tuple(sorted(plans, key=lambda plan: plan.time))
+
+    @property
+    def time_min(self) -> float:
+        return self.plans[0].time
+
+    @property
+    def points(self) -> list[Point]:
+        return [Point(plan.time, plan.energy) for plan in self.plans]
+
+    def plan_at(self, time: float) -> FrequencyPlan:
+        return [plan for plan in self.plans if plan.time <= time * (1 + 1e-9)][-1]
+
+
+class PointSolution:
+    """Plays given plans and learns nothing."""
+
+    phase = PLAYING
+    reason = ""
+    unsolved = False
+
+    def __init__(self, roster: Roster, plans: Sequence[FrequencyPlan]) -> None:
+        for plan in plans:
+            _require_fit(plan, roster)
+        self._roster = roster
+        self._notice: Notice | None = None
+        self.solution = GivenPlans(plans)
+
+    def check(self, rank: int, digest: Digest) -> None:
+        pass
+
+    def observe(self, turn: Turn, reports: Mapping[int, Sequence[Digest]]) -> None:
+        pass
+
+    def notify(self, notice: Notice | None) -> None:
+        self._notice = notice
+
+    def solve(self) -> None:
+        pass
+
+    def turn(self) -> Turn:
+        factor = self._notice.factor if self._notice else 1.0
+        return Turn(PLAYING, time=self.solution.time_min * factor, notice=self._notice)
+
+    def frequencies(self, turn: Turn, rank: int) -> Frequencies:
+        return self._roster.of_plan(self.played(turn, rank), rank)
+
+    def played(self, turn: Turn, rank: int) -> FrequencyPlan:
+        assert turn.time is not None
+        return self.solution.plan_at(self.solution.time_min if keeps_up(turn, rank, self._roster) else turn.time)
+
+    def drawn(self, plan: FrequencyPlan) -> Timeline:
+        """The plans say when they end, and nothing of what is between: by nominal times."""
+        roster = self._roster
+        rows = [roster.row_of(plan, local) for local in range(len(roster.rows))]
+        known = {frequency for row in rows for _, frequency in row}
+        profile = nominal_profile(known, len(roster.plan.stages))
+        return Draftsman(roster.schedule, profile).of(rows).scaled(plan.time)
+
+
+def keeps_up(turn: Turn, rank: int, roster: Roster) -> bool:
+    """Whether a rank stays as fast as it can because slowing it would delay the straggler further: the straggler
+    itself, and where there are other replicas to slow, its whole replica."""
+    notice = turn.notice
+    if notice is None:
+        return False
+    if notice.rank == rank:
+        return True
+    return notice.replica == roster.seats[rank].replica and roster.plan.replicas > 1
+
+
+def _require_fit(plan: FrequencyPlan, roster: Roster) -> None:
+    rows, places, ranks = plan.frequencies, roster.plan.places, roster.plan.ranks_per_replica
+    if len(rows) not in (places, ranks):
+        raise ValueError(
+            f"the plan of {plan.time:g} s has {len(rows)} rows and the job {places} places and {ranks} ranks in a "
+            f"replica: give plans made for this job"
+        )
+    for local, row in enumerate(rows):
+        mine = [kind for kind, _ in computed(row)]
+        seat = roster.places.index(local) if len(rows) == places else local
+        if mine != [kind for kind, _ in roster.rows[seat]]:
+            raise ValueError(
+                f"row {local} of the plan of {plan.time:g} s has {len(mine)} instructions that are not the "
+                f"{len(roster.rows[seat])} of the job's schedule {roster.plan.schedule} with "
+                f"{roster.plan.microbatches} microbatches: give plans made for this job"
+            )

@@ -1,0 +1,90 @@
+"""The timeline of a plan of frequencies: when each operation would run, how long and at what, by a profile. It draws
+nothing; the page does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from halocline.energy.choices import Menu
+from halocline.energy.graph import graph_of
+from halocline.energy.profile_table import ProfileTable, Row
+from halocline.schedule.instruction import COMPUTE, Schedule
+
+NOMINAL = "nominal"
+"""The note of a profile that nobody measured."""
+
+
+class Bar(NamedTuple):
+    """One computation of one rank."""
+
+    rank: int
+    kind: str
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+    frequency: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One iteration of one replica."""
+
+    bars: tuple[Bar, ...]
+    time: float
+    nominal: bool
+    """Whether its durations were not measured and show the order only."""
+
+    def scaled(self, time: float) -> Timeline:
+        """The same order in another time."""
+        factor = time / self.time if self.time else 1.0
+        bars = tuple(bar._replace(start=bar.start * factor, end=bar.end * factor) for bar in self.bars)
+        return Timeline(bars, time, self.nominal)
+
+
+def nominal_profile(frequencies: Iterable[int], stages: int) -> ProfileTable:
+    """A profile where none was measured, to show the order of things: a backward takes twice a forward, and both take
+    longer as the clock is lower."""
+    known = sorted(set(frequencies), reverse=True) or [1]
+    return ProfileTable(
+        tuple(
+            Row(stage, kind, frequency, length * known[0] / frequency, 0.0)
+            for stage in range(stages)
+            for kind, length in (("forward", 1.0), ("backward", 2.0), ("recompute", 1.0))
+            for frequency in known
+        ),
+        NOMINAL,
+    )
+
+
+class Draftsman:
+    """Makes timelines of one schedule and profile."""
+
+    def __init__(self, schedule: Schedule, profile: ProfileTable) -> None:
+        self._graph = graph_of(schedule)
+        self._menu = Menu(profile, schedule.plan)
+        self._nominal = profile.note == NOMINAL
+        self._before: list[list[int]] = [[] for _ in self._graph.operations]
+        for first, then, _ in self._graph.edges:
+            self._before[then].append(first)
+
+    def of(self, frequencies: Sequence[Sequence[tuple[str, int]]]) -> Timeline:
+        """A plan's: for each local rank its computations in order, with their frequencies."""
+        rows = [iter(row) for row in frequencies]
+        bars: list[Bar] = []
+        ends: list[float] = []
+        for operation, before in zip(self._graph.operations, self._before):
+            kind, _, stage, microbatch, _, _ = operation.instruction
+            choices = self._menu.of(kind, stage, operation.rebuilds)
+            start = max((ends[first] for first in before), default=0.0)
+            if kind not in COMPUTE:
+                ends.append(start + min((choice.time for choice in choices), default=0.0))
+                continue
+            wanted = max([next(rows[rank])[1] for rank in operation.ranks])
+            chosen = min(choices, key=lambda choice: abs(choice.frequency - wanted))
+            ends.append(start + chosen.time)
+            bars += [Bar(rank, kind, stage, microbatch, start, ends[-1], wanted) for rank in operation.ranks]
+        return Timeline(tuple(bars), max(ends, default=0.0), self._nominal)
