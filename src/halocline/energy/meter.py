@@ -4,7 +4,7 @@ simulated devices fit them alike; nothing here knows one.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class NoMeter(ValueError):
@@ -41,8 +41,9 @@ class Meter(Protocol):
         ...
 
 
+@runtime_checkable
 class Clock(Protocol):
-    """Sets the frequency of one device."""
+    """Sets the frequency of one device. A GPU is a meter and a clock; a CPU may be a meter alone."""
 
     @property
     def name(self) -> str: ...

@@ -29,33 +29,41 @@ class ServerPlayer:
 
     def __init__(
         self,
-        client: RankClient,
+        connect: Callable[[], RankClient | None],
         instructions: Sequence[Instruction],
         steps: int,
         *,
         available: Sequence[int],
+        warmup: int = 0,
         settle: int = 0,
         say: Callable[[str], None] = lambda _: None,
         over: Callable[[Played], None] = lambda _: None,
     ) -> None:
-        """`steps` of a window count, after `settle` steps that do not; `available` are the clock's frequencies; `over`
-        is told of every window."""
-        self._client, self._steps, self._settle, self._say, self._over = client, steps, settle, say, over
+        """`connect` is asked for the server after `warmup` steps, and again before each window until there is one.
+        `steps` of a window count, after `settle` steps that do not. `available` are the clock's frequencies. `over` is
+        told of every window."""
+        self._connect, self._steps, self._settle, self._say, self._over = connect, steps, settle, say, over
+        self._client: RankClient | None = None
         self._kinds = [i.kind for i in instructions if i.kind in COMPUTE]
         stages = sorted({i.stage for i in instructions if i.kind in COMPUTE})
         self._named = {stage: f" s{stage}" if len(stages) > 1 else "" for stage in stages}
         self._available = frozenset(available)
         self._window = Window()
-        self._left = 0
+        self._left = warmup
+        """Steps until the next window."""
+        self._playing = False
+        """Whether this is a window, and not the warm-up."""
         self._schedule: RankSchedule | None = None
         self._frequencies: Frequencies | None = None
         self._complained = False
 
     def play(self, step: int) -> Frequencies | None:
         if not self._left:
-            self._schedule = self._client.schedule()
+            if self._client is None:
+                self._client = self._connect()
+            self._schedule = self._client.schedule() if self._client is not None else None
             self._frequencies = self._usable(self._schedule)
-            self._left = self._settle + self._steps
+            self._left, self._playing = self._settle + self._steps, True
         return self._frequencies
 
     def span(self, span: Span) -> None:
@@ -63,12 +71,13 @@ class ServerPlayer:
 
     def step(self, step: Step) -> None:
         self._left -= 1
-        self._window.add(step, self._left < self._steps)
-        if self._left:
+        self._window.add(step, self._playing and self._left < self._steps)
+        if self._left or not self._playing:
             return
         times, energies = self._window.times(), self._window.energies()
         seconds, joules = self._window.breakdown(self._named)
-        self._client.report(times, energies or [0.0] * len(times), seconds, joules)
+        if self._client is not None:
+            self._client.report(times, energies or [0.0] * len(times), seconds, joules)
         self._over(Played(self._schedule, times, energies))
         self._window.clear()
 

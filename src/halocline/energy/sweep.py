@@ -10,7 +10,7 @@ from typing import NamedTuple
 from halocline.energy.attribution import Estimate
 from halocline.energy.controller import Frequencies, Step
 from halocline.energy.descent import Descent
-from halocline.energy.profile_table import ProfileTable, Row
+from halocline.energy.profile_files import Found
 from halocline.energy.span import Span
 from halocline.energy.window import Measured, Window
 from halocline.schedule.instruction import COMPUTE, Instruction
@@ -32,8 +32,7 @@ class Sweep:
         if not available:
             raise ValueError("the clock has 0 frequencies that can be set: a sweep needs one that can, or --from DIR")
         self.descents = [Descent(available, lowest=lowest, stride=stride, patience=patience) for _ in range(stages)]
-        self.found: dict[tuple[int, str, int], tuple[Estimate, Estimate]] = {}
-        """(stage, kind, MHz) -> seconds and joules."""
+        self.found: Found = {}
         self.blocking: Estimate | None = None
 
     @property
@@ -63,13 +62,6 @@ class Sweep:
                 cost += energy.value - power * time.value
             descent.saw(cost)
 
-    def table(self, note: str) -> ProfileTable:
-        rows = [
-            Row(stage, kind.replace("-", "_"), frequency, time.value, energy.value)
-            for (stage, kind, frequency), (time, energy) in sorted(self.found.items(), key=_order)
-        ]
-        return ProfileTable(tuple(rows), note)
-
 
 class SweepPlayer:
     """A player and a listener of the controller: plays a sweep."""
@@ -81,14 +73,16 @@ class SweepPlayer:
         steps: int,
         exchange: Callable[[Report], Mapping[int, Report]],
         *,
+        warmup: int = 0,
         settle: int = 0,
     ) -> None:
-        """`steps` of a window count, after `settle` steps that do not. `exchange` gives every rank's report to all."""
+        """`steps` of a window count, after `settle` steps that do not, and `warmup` in the first. `exchange` gives
+        every rank's report to all."""
         self.sweep = sweep
         self._stages = [i.stage for i in instructions if i.kind in COMPUTE]
         self._steps, self._settle, self._exchange = steps, settle, exchange
         self._window = Window()
-        self._left = steps + settle
+        self._left = steps + max(settle, warmup)
 
     def play(self, step: int) -> Frequencies | None:
         if not self._left:
@@ -117,9 +111,3 @@ def _team(rows: Sequence[Measured]) -> tuple[Estimate, Estimate]:
     count = len(energies)
     energy = Estimate(sum(e.value for e in energies) / count, sum(e.error**2 for e in energies) ** 0.5 / count)
     return max((row.time for row in rows), key=lambda time: time.value), energy
-
-
-def _order(item: tuple[tuple[int, str, int], object]) -> tuple[int, bool, str, int]:
-    """By stage, forwards first, highest frequency first."""
-    stage, kind, frequency = item[0]
-    return stage, kind != "forward", kind, -frequency

@@ -15,6 +15,7 @@ OPTIMIZERS = ("sgd", "adamw")
 LR_SCHEDULES = ("constant", "cosine", "linear")
 DTYPES = ("float32", "float64", "bf16")
 DEVICES = ("auto", "cpu", "cuda")
+METERS = ("auto", "nvml", "zeus", "zeus:gpu", "zeus:soc", "zeus:cpu", "simulated", "none")
 OBJECTIVES = ("causal", "masked", "spans")
 MODEL_OPTIONS = ("num_layers", "num_filters", "num_classes", "layers", "hidden", "heads", "vocab", "seq")
 """Settings that go to the function that makes the model, where they are given."""
@@ -117,6 +118,23 @@ class Config(Flags):
     nan: str = "stop"
     """A loss that is not finite: stop, or skip the step."""
 
+    # -- energy
+
+    meter: str = "auto"
+    """What measures energy and sets clocks: nvml, zeus (or zeus:gpu, zeus:soc, zeus:cpu), simulated (a GPU that is not
+    there), none, or auto: nvml on a GPU."""
+    sweep: bool = False
+    """Go down the clock's frequencies, --num-prof-steps steps at each, write profile.csv to the run's directory, and
+    end; as --train_schedule instruction_profiler without --perseus_url."""
+    lowest_frequency: int = 0
+    """A sweep does not go below this many MHz."""
+    frequency_stride: int = 1
+    """A sweep takes every so-many-th frequency."""
+    blocking_power: float | None = None
+    """Watts of a device that waits, for the energy server (left out: as measured)."""
+    energy_token_file: str | None = None
+    """A file with the energy server's token."""
+
     # -- the run
 
     device: str = "auto"
@@ -151,14 +169,15 @@ class Config(Flags):
         for name in ("samples", "epochs", "steps", "eval_every", "hidden", "heads", "vocab", "seq"):
             if getattr(self, name) is not None:
                 require_degree(name, getattr(self, name))
-        for name in ("accumulate", "keep"):
+        for name in ("accumulate", "keep", "frequency_stride"):
             require_degree(name, getattr(self, name))
+        require_choice("meter", self.meter, METERS)
         self._check_numbers()
         if self.epochs is not None and self.steps is not None:
             raise ValueError(f"epochs = {self.epochs} and steps = {self.steps} both say when to end: give one of them")
 
     def _check_numbers(self) -> None:
-        for name in ("warmup", "weight_decay", "level", "save_every"):
+        for name in ("warmup", "weight_decay", "level", "save_every", "lowest_frequency", "blocking_power"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} = {getattr(self, name)} is below 0: use 0 for none")
         for name in ("lr", "deadline", "clip"):
@@ -191,6 +210,11 @@ class Config(Flags):
         if all(named[name] is None for name in _CHOOSE_STAGES):
             named["split_size"] = 1  # nothing was said of a plan: one process
         return Flags(**named)
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether the run is there to profile."""
+        return self.sweep or (self.train_schedule == "instruction_profiler" and self.perseus_url is None)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

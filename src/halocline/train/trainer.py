@@ -29,6 +29,7 @@ from halocline.train.agreement import gathered, raise_alike
 from halocline.train.batches import Batches, Work
 from halocline.train.config import Config
 from halocline.train.datasets import open_datasets
+from halocline.train.equipment import Equipment
 from halocline.train.evaluation import evaluate
 from halocline.train.interrupt import Interrupt
 from halocline.train.metrics import EVALUATION, STEP, Metrics
@@ -88,7 +89,8 @@ class Trainer:
             dataset, evaluation = self._data()
         if not self.model.sequence:
             self.plan = replace(self.plan, image=dataset.inputs[0].pixels)
-        self.engine = self._engine(observers)
+        self.equipment = Equipment(config, self.plan, self.world, self.directory.path, self.progress.say)
+        self.engine = self._engine((*self.equipment.observers, *observers))
         self.batches = self._batches(dataset, True)
         self.held_out = self._batches(evaluation, False) if evaluation is not None else None
         self.total = config.steps or (config.epochs or config.num_epochs) * len(self.batches)
@@ -116,7 +118,8 @@ class Trainer:
             metrics = stack.enter_context(self._metrics())
             stack.callback(self.progress.close)
             stack.callback(self.batches.close)
-            while self.engine.steps < self.total and not stop:
+            stack.callback(self.equipment.close)
+            while self.engine.steps < self.total and not stop and not self.equipment.finished:
                 began = time.monotonic()
                 work = self.batches.next()
                 rate = self.rate.at(self.engine.steps)

@@ -1,0 +1,163 @@
+"""What a run carries for energy: a meter, a clock and the observer that uses them, as the settings ask for it.
+
+    --export_timing_csv true    instructions-R.csv and time-energy-R.csv in the run's directory
+    --perseus_url URL           plays what an energy server says, and reports to it
+    --sweep                     goes down the frequencies, writes profile.csv, and then the run is over
+
+Puts the energy room into the engine's hooks; what is done there is the energy room's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from halocline.energy.attribution import Estimate
+from halocline.energy.clock import GuardedClock
+from halocline.energy.controller import Controller, Listener
+from halocline.energy.devices import open_device
+from halocline.energy.marks import Marks, TimeMarks
+from halocline.energy.meter import Clock, Meter
+from halocline.energy.profile_files import PROFILE, write_profile
+from halocline.energy.sampler import Sampler
+from halocline.energy.server_player import ServerPlayer
+from halocline.energy.simulated import SimulatedDevice
+from halocline.energy.sweep import Report, Sweep, SweepPlayer
+from halocline.energy.timing_csv import TimingCsv
+from halocline.energy.window import Measured
+from halocline.energy.window_log import WindowLog
+from halocline.plan.plan import Plan
+from halocline.runtime.world import World
+from halocline.schedule.generate import generate
+from halocline.schedule.instruction import Instruction
+from halocline.train.agreement import gathered
+from halocline.train.config import Config
+from halocline.train.cuda_marks import CudaMarks
+from halocline.train.energy_server import Connection
+
+
+class Equipment:
+    """The observers of one rank, and what must be given back in the end."""
+
+    def __init__(self, config: Config, plan: Plan, world: World, directory: Path, say: Callable[[str], None]) -> None:
+        """Every rank makes one. `directory` is the run's."""
+        self._config, self._plan, self._world, self._directory, self._say = config, plan, world, directory, say
+        self.observers: tuple[Any, ...] = ()
+        """For the engine, in this order."""
+        self.sweep: Sweep | None = None
+        self._log: WindowLog | None = None
+        self._controller: Controller | None = None
+        if not (config.export_timing_csv or config.perseus_url or config.sweeps):
+            return
+        self._schedule = generate(plan)
+        self._device = self._open()
+        self._controller = self._control(self._schedule.ranks[world.rank % plan.ranks_per_replica])
+        simulated = isinstance(self._device, SimulatedDevice)
+        self.observers = (self._device, self._controller) if simulated else (self._controller,)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has done what it was for, as every rank knows at the same step."""
+        return self.sweep is not None and self.sweep.done
+
+    def close(self) -> None:
+        """Give the clock back, and write what was found."""
+        if self._controller is not None:
+            self._controller.close()
+        if self._log is not None:
+            self._log.close()
+        if self.sweep is not None and self.sweep.found and self._world.rank == 0:
+            assert self._device is not None
+            path = write_profile(self._directory / PROFILE, self.sweep.found, self._device.name)
+            whole = "" if self.sweep.done else " so far, for the sweep was cut short"
+            power = f"; blocking power {self.sweep.blocking} W" if self.sweep.blocking is not None else ""
+            self._say(f"{path} has {len(self.sweep.found)} rows{whole}{power}")
+
+    # -- the device ------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Meter | None:
+        where = self._world.device
+        cuda = where.type == "cuda"
+        return open_device(
+            self._config.meter,
+            schedule=self._schedule,
+            rank=self._world.rank,
+            directory=self._directory / "devices",
+            gpu=f"GPU-{torch.cuda.get_device_properties(where).uuid}" if cuda else None,
+            index=(where.index or 0) if cuda else self._world.rank,
+            seed=self._config.seed,
+        )
+
+    def _marks(self) -> Marks:
+        if isinstance(self._device, SimulatedDevice):
+            return TimeMarks(self._device.time)
+        return CudaMarks(self._world.device) if self._world.device.type == "cuda" else TimeMarks()
+
+    # -- the observer ----------------------------------------------------------------------------------------------
+
+    def _control(self, row: Sequence[Instruction]) -> Controller:
+        config, device = self._config, self._device
+        clock, player = None, None
+        listeners: list[Listener] = []
+        if config.perseus_url or config.sweeps:
+            clock = GuardedClock(device, self._say) if isinstance(device, Clock) else None
+            frequencies: list[int] = clock.frequencies() if clock is not None else []
+            playing = self._from_server(row, frequencies) if config.perseus_url else self._sweeping(row, frequencies)
+            player = playing
+            listeners.append(playing)
+        if config.export_timing_csv:
+            listeners.append(TimingCsv(self._directory, self._world.rank, metered=device is not None, say=self._say))
+        sampler = Sampler(device) if device is not None else None
+        return Controller(row, self._marks(), sampler=sampler, clock=clock, player=player, listeners=listeners)
+
+    def _from_server(self, row: Sequence[Instruction], frequencies: Sequence[int]) -> ServerPlayer:
+        assert self._config.perseus_url is not None
+        name = self._device.name if self._device is not None else "unmeasured"
+        connection = Connection(self._config, self._plan, self._world, frequencies, name, self._say)
+        self._log = WindowLog(self._directory, self._world.rank, name)
+        return ServerPlayer(
+            connection.open,
+            row,
+            self._config.num_prof_steps,
+            available=frequencies,
+            warmup=self._config.num_warmup_steps,
+            settle=self._settle(),
+            say=self._say,
+            over=self._log.write,
+        )
+
+    def _sweeping(self, row: Sequence[Instruction], frequencies: Sequence[int]) -> SweepPlayer:
+        config, world = self._config, self._world
+        shared = set.intersection(*map(set, gathered(world, list(frequencies))))
+        self.sweep = Sweep(
+            len(self._plan.stages),
+            sorted(shared, reverse=True),
+            lowest=config.lowest_frequency,
+            stride=config.frequency_stride,
+        )
+
+        def exchange(report: Report) -> Mapping[int, Report]:
+            return {rank: _read(words) for rank, words in enumerate(gathered(world, report))}
+
+        return SweepPlayer(
+            self.sweep, row, config.num_prof_steps, exchange, warmup=config.num_warmup_steps, settle=self._settle()
+        )
+
+    def _settle(self) -> int:
+        """Steps at a new frequency that do not count: a real clock takes a while to follow."""
+        return 0 if isinstance(self._device, SimulatedDevice) else 1
+
+
+def _read(words: list[Any]) -> Report:
+    """A report that has travelled as JSON, which knows lists only."""
+    rows, blocking = words
+    return Report(
+        [
+            Measured(stage, kind, frequency, Estimate(*time), Estimate(*energy) if energy else None)
+            for stage, kind, frequency, time, energy in rows
+        ],
+        Estimate(*blocking) if blocking else None,
+    )
