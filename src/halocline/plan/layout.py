@@ -107,6 +107,10 @@ class Layout:
             for pipe in range(self.plan.pipes)
         )
 
+    def tensor_index(self, rank: int, stage: int) -> int:
+        """Which shard of a stage a rank holds that has the stage, in whichever pipe."""
+        return next(role.tensor for role in self.roles(rank) if role.stage == stage)
+
     def tensor_groups(self, stage: int) -> tuple[tuple[int, ...], ...]:
         """The groups of global ranks that each hold all shards of a stage between them, ordered by shard."""
         degree = self.plan.stages[stage].tensor

@@ -6,7 +6,6 @@ Builds what this rank holds, learns the shapes at the boundaries, runs the execu
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,21 +17,23 @@ from torch import Tensor, nn
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.runtime.batch import Batch, Field, fields
+from halocline.runtime.building import build_stages, check_tensor
 from halocline.runtime.environment import command
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
 from halocline.runtime.executor import Executor, Observer, StepWork
 from halocline.runtime.finite import POLICIES, NotFinite, origin
 from halocline.runtime.launch import join, stop
-from halocline.runtime.layers import Layer, build, named_layers
+from halocline.runtime.layers import Layer, named_layers
 from halocline.runtime.reading import Reads, reads
 from halocline.runtime.relay import Relay
+from halocline.runtime.shard import divided_buffers, settle
 from halocline.runtime.stage import Loss, Options, StageRunner
 from halocline.runtime.statistics import RunningStatistics, tracked
+from halocline.runtime.tied import Ties, ties
 from halocline.runtime.timeline import Recorder, TimedExecutor
+from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers, parameters_of
 from halocline.runtime.world import World
 from halocline.schedule.generate import generate
-
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Engine:
     returns (a tensor or a tuple of tensors). `loss(output, target)` is a mean over samples. `optimizer` makes an
     optimizer from parameters, e.g. `lambda p: torch.optim.SGD(p, lr=0.1)`; without one, gradients are left in `.grad`.
     `shard_optimizer` divides its state over the ranks that share a stage (ZeRO-1).
+    `tied` lists pairs of parameter names that are one parameter, e.g. ("0.weight", "26.weight").
     A loss that is not finite stops every rank before anything is updated, or with `nan="skip"` leaves the step out.
     `timeline` names a directory to which each rank writes when it did what; `halocline timeline` reads it.
     `offload` keeps activations in host memory until their backward. `observers` are told of every instruction.
@@ -67,6 +69,7 @@ class Engine:
         *,
         loss: Loss,
         optimizer: MakeOptimizer | None = None,
+        tied: Sequence[tuple[str, str]] = (),
         world: World | None = None,
         seed: int = 0,
         dtype: torch.dtype | None = None,
@@ -96,8 +99,10 @@ class Engine:
         self.steps = 0
         self.replica, self.local = divmod(self.world.rank, self.layout.ranks_per_replica)
         self._make_groups()
-        self.modules = self._build(named, seed, dtype)
+        bound = ties(tied, named, plan)
+        self.modules = build_stages(self.world, self.layout, named, bound, seed, dtype, channels_last)
         """Stage -> its layers, for the stages this rank holds."""
+        self.ties = Ties(self.world, self.layout, bound, self.modules)
         self.runners = self._runners(loss)
         self.optimizers = self._optimizers(optimizer, shard_optimizer) if optimizer is not None else {}
         """Stage -> what updates its parameters."""
@@ -141,50 +146,39 @@ class Engine:
                 f"the plan needs {plan.world_size} processes and {self.world.size} are running: start it with "
                 f"{command(self.world.launcher, plan.world_size)}, or change the plan"
             )
-        for number, stage in enumerate(plan.stages):
-            if stage.tensor > 1:
-                raise ValueError(
-                    f"stages[{number}].tensor = {stage.tensor}: the engine runs tensor = 1 so far; use tiles or lanes"
-                )
+        check_tensor(self.layout)
 
     def _make_groups(self) -> None:
         layout, plan = self.layout, self.plan
-        self.groups = {stage: layout.sharers(stage) for stage in range(len(plan.stages))}
-        teams = [
-            layout.team(pipe, stage, replica)
+        every, mine = range(len(plan.stages)), {role.stage for role in layout.roles(self.world.rank)}
+        tensor = {stage: layout.tensor_index(self.world.rank, stage) for stage in mine}
+        self.groups = {stage: layout.sharers(stage, tensor.get(stage, 0)) for stage in every}
+        """Stage -> the ranks that share its parameters: of a stage of this rank, those with the same shard of it."""
+        members = [
+            layout.team(pipe, stage, replica)[shard :: plan.stages[stage].tensor]
             for replica in range(plan.replicas)
             for pipe in range(plan.pipes)
-            for stage in range(len(plan.stages))
+            for stage in every
+            for shard in range(plan.stages[stage].tensor)
         ]
-        self.world.make_groups([*teams, *self.groups.values()])
-
-    def _build(
-        self, named: Sequence[tuple[str, Layer]], seed: int, dtype: torch.dtype | None
-    ) -> dict[int, list[tuple[str, nn.Module]]]:
-        modules = {}
-        for stage in sorted({role.stage for role in self.layout.roles(self.world.rank)}):
-            first, stop = self.plan.stages[stage].layers
-            made = []
-            for name, layer in named[first:stop]:
-                module = build(name, layer, seed)
-                if self.options.channels_last:
-                    module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-                made.append((name, module.to(device=self.world.device, dtype=dtype)))
-            modules[stage] = made
-        return modules
+        sharers = [layout.sharers(stage, shard) for stage in every for shard in range(plan.stages[stage].tensor)]
+        self.world.make_groups(
+            [*members, *sharers, *(group for stage in every for group in layout.tensor_groups(stage))]
+        )
 
     def _runners(self, loss: Loss) -> dict[tuple[int, int], StageRunner]:
         runners = {}
         for role in self.layout.roles(self.world.rank):
             stage = self.plan.stages[role.stage]
             team = self.layout.team(role.pipe, role.stage, self.replica)
+            members = team[role.tensor :: stage.tensor]  # who has the other tiles and lanes
             runners[role.pipe, role.stage] = StageRunner(
                 role.stage,
                 stage,
                 team.index(self.world.rank),
                 self.modules[role.stage],
-                self.world.exchanger(team) if len(team) > 1 else None,
-                [sorted(team).index(rank) for rank in team],
+                self.world.exchanger(members) if len(members) > 1 else None,
+                [sorted(members).index(rank) for rank in members],
                 self.options,
                 self.plan.fused,
                 loss if role.stage == len(self.plan.stages) - 1 else None,
@@ -192,35 +186,30 @@ class Engine:
         return runners
 
     def _optimizers(self, make: MakeOptimizer, shard: bool) -> dict[int, torch.optim.Optimizer]:
-        """One optimizer per stage. Sharded (ZeRO-1), each of the ranks that share a stage keeps the state of a part of
-        its parameters, updates that part and sends it to the others."""
-        made: dict[int, torch.optim.Optimizer] = {}
-        for stage, layers in self.modules.items():
-            parameters = [p for _, layer in layers for p in layer.parameters() if p.requires_grad]
-            if not parameters:
-                continue
-            group = self.world.group(self.groups[stage])
-            if shard and group is not None:
-                made[stage] = _sharded(parameters, make, group)
-            else:
-                made[stage] = make(parameters)
-        return made
+        def shared_out(stage: int) -> Any:
+            return self.world.group(self.groups[stage]) if shard else None
+
+        return make_optimizers(make, self.modules, self.ties, shared_out)
 
     def parameters(self) -> Iterable[nn.Parameter]:
-        """The parameters this rank holds."""
-        return (p for _, p in self.named_parameters())
+        """The parameters this rank holds, copies of tied ones included."""
+        return (p for stage in self.modules for p in parameters_of(self.modules, stage))
 
     def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
-        """With the names they have in the one-device model."""
+        """With the names they have in the one-device model, tied ones once."""
+        seen = set()
         for layers in self.modules.values():
-            for name, layer in layers:
+            for layer_name, layer in layers:
                 for key, parameter in layer.named_parameters():
-                    yield f"{name}.{key}", parameter
+                    name = self.ties.name(f"{layer_name}.{key}")
+                    if name not in seen:
+                        seen.add(name)
+                        yield name, parameter
 
     def named_buffers(self) -> Iterable[tuple[str, Tensor]]:
         for layers in self.modules.values():
             for name, layer in layers:
-                for key, buffer in layer.named_buffers():
+                for key, buffer in divided_buffers(layer):
                     yield f"{name}.{key}", buffer
 
     def train(self, mode: bool = True) -> None:
@@ -310,28 +299,15 @@ class Engine:
         if self._skipped:
             self._not_finite(work, parts)
             return
+        for parameter in self.parameters():
+            settle(parameter)
+        self.ties.sum_gradients()
         for stage, statistics in self.statistics.items():
             statistics.finish(self.world.sum(statistics.flat(), self.groups[stage]))
         if self.clip is not None:
-            self._clip(self.clip)
+            clip_gradients(self.clip, self.world, self.layout, self.modules, self.ties)
         for optimizer in self.optimizers.values():
             optimizer.step()
-
-    def _clip(self, limit: float) -> None:
-        """Scale all gradients so that the norm over the whole model is at most `limit`."""
-        total = torch.zeros((), dtype=torch.float64, device=self.world.device)
-        for stage, layers in self.modules.items():
-            if self.world.rank != self.groups[stage][0]:
-                continue
-            for _, layer in layers:
-                for parameter in layer.parameters():
-                    if parameter.grad is not None:
-                        total += parameter.grad.double().square().sum()
-        norm = float(self.world.sum(total)) ** 0.5
-        if norm > limit:
-            for parameter in self.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(limit / (norm + 1e-6))
 
     def _start_losses(self, work: StepWork) -> None:
         """Start telling every rank what each microbatch of the step (all replicas) adds to the loss."""
@@ -364,12 +340,3 @@ class Engine:
             return
         work.complete = lambda: None
         raise origin(self, work, parts)
-
-
-def _sharded(parameters: list[nn.Parameter], make: MakeOptimizer, group: Any) -> torch.optim.Optimizer:
-    with warnings.catch_warnings():  # torch warns of its own imports
-        warnings.simplefilter("ignore")
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-    # A maker that treats parameters differently (no decay for biases) says so before they are shared out.
-    groups = make.groups(parameters) if hasattr(make, "groups") else parameters
-    return ZeroRedundancyOptimizer(groups, make, group)  # type: ignore[arg-type]

@@ -317,7 +317,9 @@ class Executor:
         keep = not self.layout.plan.stages[stage].recompute
         number = self.work.first + microbatch
         if stage in self.statistics:
-            with self.statistics[stage].collecting(number, self.layout.team(pipe, stage)[0] == self.local):
+            tensor = self.layout.plan.stages[stage].tensor
+            speaks = self.local in self.layout.team(pipe, stage)[:tensor]
+            with self.statistics[stage].collecting(number, speaks):
                 loss = self._run(held, pipe, stage, microbatch, keep)
         else:
             loss = self._run(held, pipe, stage, microbatch, keep)
@@ -376,7 +378,7 @@ class Executor:
     def _reduce(self, instruction: Instruction) -> None:
         stage = instruction.stage
         runner = next(runner for (_, s), runner in self.runners.items() if s == stage)
-        parameters = [p for _, layer in runner.layers for p in layer.parameters()]
+        parameters = list(dict.fromkeys(p for _, layer in runner.layers for p in layer.parameters()))
         self.reductions.append(Reduction(parameters, self.world, self.groups[stage], str(instruction)))
 
     def _step(self, instruction: Instruction) -> None:

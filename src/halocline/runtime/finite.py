@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from halocline.runtime.executor import Executor, StepWork
+from halocline.runtime.shard import shard
 from halocline.schedule.instruction import FORWARD
 from halocline.tiling.tensor import TileTensor
 
@@ -83,7 +84,7 @@ def _finite(value: Any) -> bool:
         value = value.owned
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return True
-    return bool(torch.isfinite(value.detach()).all())
+    return bool(torch.isfinite(shard(value)).all())
 
 
 def story(step: int, loss: float, stage: int, microbatch: int, layer: str | None) -> str:

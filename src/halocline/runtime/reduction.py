@@ -11,11 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from halocline.runtime.shard import give_gradient, settle, shard
 from halocline.runtime.world import World
 
 
 class Reduction:
-    """One reduction under way. `start` returns at once; `finish` waits and writes the sums back."""
+    """One reduction under way. `start` returns at once; `finish` waits and writes the sums back.
+
+    Of a parameter that tensor ranks share in parts, the sharers of one part sum that part.
+    """
 
     def __init__(self, parameters: Sequence[nn.Parameter], world: World, ranks: tuple[int, ...], name: str) -> None:
         self.world, self.ranks, self.name = world, ranks, name
@@ -23,14 +27,15 @@ class Reduction:
         by_kind: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
         for parameter in parameters:
             if parameter.requires_grad:
+                settle(parameter)
                 by_kind.setdefault((parameter.dtype, parameter.device), []).append(parameter)
         for (dtype, device), members in by_kind.items():
             # The first numbers say who has a gradient at all: a parameter that no rank used keeps None.
-            flat = torch.zeros(len(members) + sum(p.numel() for p in members), dtype=dtype, device=device)
+            flat = torch.zeros(len(members) + sum(_sizes(members)), dtype=dtype, device=device)
             flat[: len(members)] = torch.tensor([p.grad is not None for p in members], dtype=dtype, device=device)
             for p, place in zip(members, self._places(flat, members)):
                 if p.grad is not None:
-                    place.copy_(p.grad.reshape(-1))
+                    place.copy_(shard(p.grad).reshape(-1))
             self.buckets.append((members, flat, world.start_sum(flat, ranks, name)))
 
     @property
@@ -40,13 +45,19 @@ class Reduction:
 
     @staticmethod
     def _places(flat: Tensor, members: Sequence[nn.Parameter]) -> Sequence[Tensor]:
-        return flat[len(members) :].split([p.numel() for p in members])
+        return flat[len(members) :].split(_sizes(members))
 
     def finish(self) -> None:
         for members, flat, handle in self.buckets:
             self.world.wait(handle, f"rank {self.world.rank} waits for {self.name} over ranks {list(self.ranks)}")
             used = (flat[: len(members)] > 0).tolist()
             for p, place, present in zip(members, self._places(flat, members), used):
-                # The gradient stays a view of the bucket: no copy back.
-                p.grad = place.view(p.shape) if present else None
+                if present:
+                    give_gradient(p, place)  # a view of the bucket: no copy back
+                else:
+                    p.grad = None
         self.buckets = []
+
+
+def _sizes(parameters: Sequence[nn.Parameter]) -> list[int]:
+    return [shard(p).numel() for p in parameters]

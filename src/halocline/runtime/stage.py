@@ -21,6 +21,7 @@ from halocline.runtime.boundary import BATCH, Crossing, positions
 from halocline.runtime.layers import derived_seed, seed_randomness
 from halocline.runtime.offload import offloaded
 from halocline.runtime.patchwork import Patchwork
+from halocline.runtime.shard import is_sharded
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.fusion import prefetched
 from halocline.tiling.spec import TileSpec
@@ -84,6 +85,7 @@ class StageRunner:
         self.fused = fused if stage.tile_count > 1 else 0
         """How many layers share one halo exchange; 0: each operator has its own."""
         self._specs: dict[tuple[Crossing, bool], TileSpec] = {}
+        self._divided_loss = True
 
     @property
     def shares(self) -> int:
@@ -151,7 +153,7 @@ class StageRunner:
                 state: dict[str, Tensor] = {key: mode.from_tensor(tensor) for key, tensor in given}
                 value = functional_call(layer, state, (value,))
                 as_tensors(value, name)
-            tensors = as_tensors(value, self.layers[-1][0])
+            tensors = as_tensors(self._arrived(value), self.layers[-1][0])
             return tuple(crossing_of(t) if made else self._leaving(t)[1] for t in tensors)
 
     # -- forward -------------------------------------------------------------------------------------------------
@@ -166,9 +168,10 @@ class StageRunner:
         with torch.set_grad_enabled(grad), self._autocast(), saving:
             value = self.value(held, step, microbatch)
             if self.loss is None:
+                value = self._arrived(value)
                 held.outputs = [self._leaving(t)[0] for t in as_tensors(value, self.layers[-1][0])]
                 return None
-            loss = self.loss(value, self.target(held.target, value))
+            loss = self._loss_of(value, self.target(held.target, value))
         if not isinstance(loss, Tensor) or isinstance(loss, TileTensor) or loss.ndim:
             raise ValueError(f"the loss returned {_describe(loss)}: it must return one number, the mean over samples")
         held.outputs = [loss * (share / self.shares)]
@@ -178,7 +181,7 @@ class StageRunner:
         """A forward that nothing follows: `held.outputs` becomes what goes on; returns the last stage's output and its
         target, cut alike."""
         with torch.no_grad(), self._autocast():
-            value = self.value(held, step, microbatch)
+            value = self._arrived(self.value(held, step, microbatch))
             if self.loss is None:
                 held.outputs = [self._leaving(t)[0] for t in as_tensors(value, self.layers[-1][0])]
                 return None, None
@@ -196,6 +199,26 @@ class StageRunner:
             if not isinstance(value, Tensor) and number + 1 < len(self.layers):
                 as_tensors(value, name)  # before the next layer complains of what this one did
         return value
+
+    def _arrived(self, value: Any) -> Any:
+        """The same with every tensor whole on every tensor rank."""
+        if self.stage.tensor == 1:
+            return value
+        from halocline.runtime.tensor_parallel import gathered
+
+        return gathered(value)
+
+    def _loss_of(self, value: Any, target: Any) -> Tensor:
+        """The loss; of logits that tensor ranks hold in parts without gathering them, if the loss can do that."""
+        assert self.loss is not None
+        if is_sharded(value) and self._divided_loss:
+            from halocline.runtime.vocabulary_loss import loss_of_parts
+
+            loss = loss_of_parts(self.loss, value, target)
+            if loss is not None:
+                return loss
+            self._divided_loss = False
+        return self.loss(self._arrived(value), target)
 
     def target(self, target: Any, value: Any) -> Any:
         """The target cut as the prediction is: samples by lane, pixels by tile."""

@@ -18,9 +18,12 @@ from torch import Tensor, nn
 
 from halocline.plan.plan import Plan
 from halocline.runtime.boundary import sample_cuts
-from halocline.runtime.engine import Engine, MakeOptimizer
+from halocline.runtime.engine import Engine
 from halocline.runtime.layers import Layer, derived_seed, one_device
+from halocline.runtime.shard import whole
 from halocline.runtime.stage import Loss
+from halocline.runtime.tied import tie
+from halocline.runtime.updating import MakeOptimizer
 
 FLOOR = 1e-2
 
@@ -47,13 +50,14 @@ def reference(
     *,
     loss: Loss,
     optimizer: MakeOptimizer | None = None,
+    tied: Sequence[tuple[str, str]] = (),
     seed: int = 0,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Reference:
     """The steps on one device: the microbatches of all replicas one after the other, each loss weighted by its samples,
     random numbers by step, layer and microbatch."""
-    net = one_device(layers, seed).to(device=device, dtype=dtype)
+    net = tie(one_device(layers, seed), tied).to(device=device, dtype=dtype)
     update = optimizer(net.parameters()) if optimizer is not None else None
     found = Reference()
     for step, (inputs, targets) in enumerate(batches):
@@ -155,10 +159,12 @@ def compare(engine: Engine, batches: Batches, known: Reference) -> Differences:
         expected = torch.tensor(known.losses[step], dtype=torch.float64)
         found.loss = max(found.loss, difference(torch.tensor(result.loss, dtype=torch.float64), expected))
         gradients = known.gradients[step]
-        ours = {name: parameter.grad for name, parameter in engine.named_parameters()}
+        ours = {name: None if p.grad is None else whole(p.grad) for name, p in engine.named_parameters()}
         _note(found.gradients, ours, {name: gradients.get(name) for name in ours}, _largest(gradients))
-    _note(found.parameters, dict(engine.named_parameters()), known.parameters, _largest(known.parameters))
-    _note(found.buffers, dict(engine.named_buffers()), known.buffers, _largest(known.buffers))
+    parameters = {name: whole(parameter) for name, parameter in engine.named_parameters()}
+    _note(found.parameters, parameters, known.parameters, _largest(known.parameters))
+    buffers = {name: whole(buffer) for name, buffer in engine.named_buffers()}
+    _note(found.buffers, buffers, known.buffers, _largest(known.buffers))
     return found
 
 

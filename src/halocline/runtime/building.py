@@ -1,0 +1,103 @@
+"""Building what a rank holds: the layers of its stages one after the other, each from its own seed, and divided among
+tensor ranks as soon as it is made, so that no rank ever has more than one whole layer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from halocline.plan.layout import Layout
+from halocline.runtime.layers import Layer, build
+from halocline.runtime.tied import Beginnings, Tie
+from halocline.runtime.world import World
+
+Stages = dict[int, list[tuple[str, nn.Module]]]
+"""Stage -> its named layers."""
+
+
+def build_stages(
+    world: World,
+    layout: Layout,
+    named: Sequence[tuple[str, Layer]],
+    ties: Sequence[Tie],
+    seed: int,
+    dtype: torch.dtype | None,
+    channels_last: bool,
+) -> Stages:
+    """The layers of the stages that this rank holds."""
+    layers = dict(named)
+    beginnings = Beginnings(ties, lambda name: build(name, layers[name], seed))
+    stages: Stages = {}
+    for stage in sorted({role.stage for role in layout.roles(world.rank)}):
+        first, stop = layout.plan.stages[stage].layers
+        divide = _Division(world, layout, stage) if layout.plan.stages[stage].tensor > 1 else None
+        stages[stage] = []
+        for name, layer in named[first:stop]:
+            module = build(name, layer, seed)
+            beginnings.apply(name, module)
+            if channels_last:
+                module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            module = module.to(device=world.device, dtype=dtype)
+            if divide is not None:
+                divide(name, module, last=name == named[-1][0])
+            stages[stage].append((name, module))
+        if divide is not None:
+            divide.tell()
+    return stages
+
+
+class _Division:
+    """Divides the layers of one stage among the tensor ranks."""
+
+    def __init__(self, world: World, layout: Layout, stage: int) -> None:
+        from torch.distributed.device_mesh import DeviceMesh
+
+        self.stage, self.group = stage, next(g for g in layout.tensor_groups(stage) if world.rank in g)
+        self.mesh = DeviceMesh.from_group(world.group(self.group), world.device.type, mesh_dim_names=("tensor",))
+        self.lanes = layout.plan.stages[stage].lanes > 1
+        self.speaks = world.rank == layout.sharers(stage)[0]
+        self.sizes = {True: 0, False: 0}
+        """Parameters in layers that declare a split, and in those that do not."""
+
+    def __call__(self, name: str, module: nn.Module, last: bool) -> None:
+        from halocline.runtime.tensor_parallel import split_layer
+
+        size = sum(p.numel() for p in module.parameters())
+        self.sizes[split_layer(name, module, self.mesh, last=last, lanes=self.lanes)] += size
+
+    def tell(self) -> None:
+        """Say it once where most of a stage is not divided."""
+        if self.speaks and self.sizes[False] > self.sizes[True]:
+            logging.getLogger(__name__).warning(
+                "stage %d: %d of %d parameters are in layers that declare no split; each of its %d tensor ranks holds "
+                "and computes all of those",
+                self.stage,
+                self.sizes[False],
+                sum(self.sizes.values()),
+                len(self.group),
+            )
+
+
+def check_tensor(layout: Layout) -> None:
+    """Refuse tensor degrees that cannot be run."""
+    for number, stage in enumerate(layout.plan.stages):
+        if stage.tensor == 1:
+            continue
+        if stage.tile_count > 1:
+            raise ValueError(
+                f"stages[{number}] has tiles = {list(stage.tiles)} and tensor = {stage.tensor}: a stage is cut into "
+                f"tiles or shared by tensor ranks, not both; use tensor = 1 there"
+            )
+        groups = layout.tensor_groups(number)
+        if any(list(group) != sorted(group) for group in groups) or len({r for g in groups for r in g}) != sum(
+            map(len, groups)
+        ):
+            degrees = [s.tensor for s in layout.plan.stages]
+            raise ValueError(
+                f"stages[{number}] of the two pipes meet on ranks that tensor = {degrees} groups differently: give "
+                f"every stage the same tensor degree, or use one pipe"
+            )

@@ -1,0 +1,210 @@
+"""Tensor parallelism: the ranks of a tensor group share a layer's matrices, by PyTorch's DTensor and parallelize_module.
+
+A module's class says in `split` how its children may be divided (plain words; the models' own file explains them). What
+nobody declares, every tensor rank holds whole and computes alike: exact, but nothing is saved. Between modules that are
+split, activations are whole on every tensor rank, and so are their gradients.
+
+    x -- column --> some features (heads) -- ... -- row --> partial sums -- all-reduce --> x'
+    words -- table, some rows --> partial sums -- all-reduce --> x          x' -- logits of some words --> loss
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from halocline.runtime.shard import span
+from halocline.tiling.tensor import TileTensor
+
+COLUMN, ROW, VOCABULARY, HEADS = "column", "row", "vocabulary", "heads"
+"""The words of `split`: output features, input features, rows of a table or logits, and a buffer's heads."""
+
+
+def declared(layer: nn.Module) -> dict[str, str]:
+    """Path of a module (or buffer) inside a layer -> the word that says how it is split."""
+    found = {}
+    for path, module in layer.named_modules():
+        for child, word in getattr(type(module), "split", {}).items():
+            if getattr(module, child, None) is not None:
+                found[f"{path}.{child}" if path else child] = word
+    return found
+
+
+def split_layer(name: str, layer: nn.Module, mesh: DeviceMesh, *, last: bool = False, lanes: bool = False) -> bool:
+    """Divide a layer, whole on every tensor rank, among them. Returns whether there was anything to divide.
+
+    Of the `last` layer of a model the logits stay divided, for a loss that can take them so.
+    """
+    plan: dict[str, ParallelStyle] = {}
+    for path, word in declared(layer).items():
+        where = f"{name}.{path}"
+        owner, _, child = path.rpartition(".")
+        holder = layer.get_submodule(owner)
+        if word == HEADS:
+            _split_buffer(where, holder, child, mesh)
+            continue
+        plan[path] = _style(where, word, getattr(holder, child), mesh.size(), last and not lanes)
+        if word == ROW and hasattr(holder, "head_features"):
+            heads = getattr(holder, child).in_features // holder.head_features
+            _divide(f"{name}.{owner}" if owner else name, heads, "heads", mesh.size())
+    for path in plan if lanes else ():
+        layer.get_submodule(path).register_forward_pre_hook(_out_of_lane)  # before DTensor's own
+    if plan:
+        parallelize_module(layer, mesh, plan, src_data_rank=None)
+    for path in plan if lanes else ():
+        layer.get_submodule(path).register_forward_hook(_into_lane)  # after DTensor's own
+    return bool(plan)
+
+
+def _style(where: str, word: str, module: nn.Module, degree: int, logits: bool) -> ParallelStyle:
+    if isinstance(module, nn.Linear):
+        if word == COLUMN:
+            _divide(where, module.out_features, "output features", degree)
+            return ColwiseParallel()
+        if word == ROW:
+            _divide(where, module.in_features, "input features", degree)
+            return RowwiseParallel()
+        if word == VOCABULARY:
+            _enough(where, module.out_features, degree)
+            if logits:
+                return ColwiseParallel(use_local_output=False)
+            return ColwiseParallel(output_layouts=Replicate())
+    if isinstance(module, nn.Embedding):
+        if word == COLUMN:
+            _divide(where, module.embedding_dim, "features", degree)
+            return ColwiseParallel()
+        if word == VOCABULARY:
+            _enough(where, module.num_embeddings, degree)
+            return Table(where)
+    raise ValueError(
+        f"{where} is a {type(module).__name__} and its split says {word!r}: a Linear may be split by {COLUMN}, {ROW} or "
+        f"{VOCABULARY}, an Embedding by {COLUMN} or {VOCABULARY}, a buffer by {HEADS}"
+    )
+
+
+def _divide(where: str, count: int, what: str, degree: int) -> None:
+    if count % degree:
+        fits = max(d for d in range(1, degree + 1) if count % d == 0)
+        raise ValueError(
+            f"{where} has {count} {what}, which do not divide among tensor = {degree} ranks ({count} % {degree} = "
+            f"{count % degree}): use tensor = {fits}, or a model whose {what} divide"
+        )
+
+
+def _enough(where: str, words: int, degree: int) -> None:
+    """Words need not divide: the last ranks have fewer. But none may be left without any."""
+    part = -(-words // degree)
+    if part * (degree - 1) >= words:
+        raise ValueError(
+            f"{where} has {words} words, which leave the last of tensor = {degree} ranks none ({part} each): use a "
+            f"smaller tensor degree"
+        )
+
+
+def _split_buffer(where: str, holder: nn.Module, name: str, mesh: DeviceMesh) -> None:
+    buffer = holder.get_buffer(name)
+    _divide(where, buffer.shape[0], "heads", mesh.size())
+    mine = buffer.chunk(mesh.size())[mesh.get_local_rank()].clone()
+    holder.register_buffer(name, mine, persistent=name not in holder._non_persistent_buffers_set)
+    holder._divided = {**getattr(holder, "_divided", {}), name: mesh}
+
+
+class Table(ParallelStyle):
+    """An embedding of which each tensor rank holds some rows: it looks up the words it has, and the sum over ranks has
+    all. Its gradient is made of those rows alone, where DTensor's own lookup makes one of the whole table."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        assert isinstance(module, nn.Embedding)
+        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+            if getattr(module, option):
+                raise ValueError(
+                    f"{self.where} has {option} = {getattr(module, option)}, which needs the whole table on one rank: "
+                    f"leave it out, or use tensor = 1"
+                )
+        weight = nn.Parameter(
+            distribute_tensor(module.weight, device_mesh, [Shard(0)], src_data_rank=None),
+            requires_grad=module.weight.requires_grad,
+        )
+        module.register_parameter("weight", weight)
+        first, stop = span(weight)
+        end = stop == module.num_embeddings
+        padding = module.padding_idx
+        mine = padding - first if padding is not None and first <= padding < stop else None
+
+        def look_up(words: Tensor) -> Tensor:
+            here = torch.ones_like(words, dtype=torch.bool)
+            # Words that no table has are left to its ends, where the lookup refuses them as on one device.
+            if first:
+                here &= words >= first
+            if not end:
+                here &= words < stop
+            table = module.weight.to_local()  # type: ignore[operator]
+            rows = F.embedding(torch.where(here, words - first, 0), table, mine)
+            part = rows.masked_fill(~here.unsqueeze(-1), 0)
+            return _summed(part, device_mesh)
+
+        module.forward = look_up  # type: ignore[method-assign,assignment]
+        return module
+
+
+def _summed(part: Tensor, mesh: DeviceMesh) -> Tensor:
+    """The sum over tensor ranks, of whose gradient each part takes all."""
+    return (
+        DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
+    )
+
+
+# -- lanes: DTensor's hooks see a lane's samples as a plain tensor -------------------------------------------------
+
+
+def _out_of_lane(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    tile = args[0]
+    module._lane = tile.spec if isinstance(tile, TileTensor) else None  # type: ignore[assignment]
+    return (tile.local, *args[1:]) if isinstance(tile, TileTensor) else args
+
+
+def _into_lane(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    spec: Any = module._lane
+    if spec is None:
+        return output
+    return TileTensor.wrap(settled(output), spec.with_dims((-output.ndim,)))
+
+
+# -- what leaves a layer -------------------------------------------------------------------------------------------
+
+
+class _Waited(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.wait()  # type: ignore[attr-defined]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient
+
+
+def settled(value: Any) -> Any:
+    """The same with every tensor arrived: DTensor hands on sums that are still under way."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(settled(v) for v in value)
+    return _Waited.apply(value) if isinstance(value, AsyncCollectiveTensor) else value
+
+
+def gathered(value: Any) -> Any:
+    """The same with every tensor whole: logits that were divided become all words' on every tensor rank."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(gathered(v) for v in value)
+    if isinstance(value, DTensor):
+        return value.redistribute(placements=[Replicate()]).to_local()
+    return settled(value)

@@ -1,0 +1,79 @@
+"""Updating parameters: an optimizer per stage, its state divided over the stage's sharers if asked, and gradients
+clipped by the norm of the whole model. Knows parameters and who speaks for them; nothing of schedules.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from halocline.plan.layout import Layout
+from halocline.runtime.building import Stages
+from halocline.runtime.shard import is_sharded, shard, split_dim
+from halocline.runtime.tied import Ties
+from halocline.runtime.world import World
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def parameters_of(stages: Stages, stage: int) -> list[nn.Parameter]:
+    """A stage's parameters, each once."""
+    return list(dict.fromkeys(p for _, layer in stages[stage] for p in layer.parameters()))
+
+
+def make_optimizers(
+    make: MakeOptimizer, stages: Stages, ties: Ties, shared_out: Callable[[int], Any]
+) -> dict[int, torch.optim.Optimizer]:
+    """One optimizer per stage. Where `shared_out(stage)` gives a process group (ZeRO-1), each of its ranks keeps the
+    state of a part of the parameters, updates that part and sends it to the others."""
+    made: dict[int, torch.optim.Optimizer] = {}
+    for stage in stages:
+        parameters = [p for p in parameters_of(stages, stage) if p.requires_grad and p not in ties.aliases]
+        if not parameters:
+            continue
+        group = shared_out(stage)
+        made[stage] = _one_kind_per_group(make(parameters)) if group is None else _sharded(parameters, make, group)
+    return made
+
+
+def _one_kind_per_group(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Groups that hold plain parameters and shards become two each: an optimizer treats a group's tensors in one call,
+    which takes no mixture."""
+    for group in list(optimizer.param_groups):
+        shards = [p for p in group["params"] if is_sharded(p)]
+        if shards and len(shards) < len(group["params"]):
+            group["params"] = [p for p in group["params"] if not is_sharded(p)]
+            optimizer.add_param_group({**group, "params": shards})
+    return optimizer
+
+
+def _sharded(parameters: list[nn.Parameter], make: MakeOptimizer, group: Any) -> torch.optim.Optimizer:
+    with warnings.catch_warnings():  # torch warns of its own imports
+        warnings.simplefilter("ignore")
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer(parameters, make, group)  # type: ignore[arg-type]
+
+
+def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, ties: Ties) -> float:
+    """Scale all gradients so that the norm over the whole model is at most `limit`; returns the norm. Each parameter
+    counts once: of the ranks that share it, of tensor ranks that hold copies, and of tied copies, one speaks."""
+    total = torch.zeros((), dtype=torch.float64, device=world.device)
+    for stage in stages:
+        tensor = layout.tensor_index(world.rank, stage)
+        if world.rank != layout.sharers(stage, tensor)[0]:
+            continue
+        for parameter in parameters_of(stages, stage):
+            spoken_for = parameter in ties.unspoken or (tensor and split_dim(parameter) is None)
+            if parameter.grad is not None and not spoken_for:
+                total += shard(parameter.grad).double().square().sum()
+    norm = float(world.sum(total)) ** 0.5
+    if norm > limit:
+        for stage in stages:
+            for parameter in parameters_of(stages, stage):
+                if parameter.grad is not None:
+                    shard(parameter.grad).mul_(limit / (norm + 1e-6))
+    return norm
