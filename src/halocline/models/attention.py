@@ -6,6 +6,7 @@ tensors, so that a holder of some of the heads runs the same code.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch.nn.functional as F
@@ -15,14 +16,16 @@ from halocline.models.initial import STD, Linear
 from halocline.models.split import COLUMN, ROW
 
 
-def head_features(hidden: int, heads: int, name: str = "hidden") -> int:
-    """D, the features of a head."""
-    if heads < 1 or hidden < 1 or hidden % heads:
-        near = max(round(hidden / max(heads, 1)), 1) * max(heads, 1)
-        raise ValueError(
-            f"{name} = {hidden} does not divide among heads = {heads}: use {name} = {near}, or other heads"
-        )
-    return hidden // heads
+def head_features(hidden: int, heads: int, wide: int = 1) -> int:
+    """D, the features of a head, where all heads together have `wide` x hidden."""
+    if min(hidden, heads, wide) < 1:
+        raise ValueError(f"hidden = {hidden} among heads = {heads}: use at least 1 of each")
+    if wide * hidden % heads:
+        step = heads // math.gcd(heads, wide)
+        near = max(round(hidden / step), 1) * step
+        what = f"hidden = {hidden}" if wide == 1 else f"{wide} x hidden = {wide} x {hidden}"
+        raise ValueError(f"{what} does not divide among heads = {heads}: use hidden = {near}, or other heads")
+    return wide * hidden // heads
 
 
 class SelfAttention(nn.Module):
@@ -73,12 +76,12 @@ class Attention(nn.Module):
         super().__init__()
         inner = heads * features
         self.head_features, self.dropout = features, dropout
+        self.position = position
         # Queries start smaller by the root of D, in place of scaling the scores.
         self.query = Linear(hidden, inner, bias=False, std=(hidden * features) ** -0.5)
         self.key = Linear(hidden, inner, bias=False, std=hidden**-0.5)
         self.value = Linear(hidden, inner, bias=False, std=hidden**-0.5)
         self.out = Linear(inner, hidden, bias=False, std=inner**-0.5)
-        self.position = position
 
     def forward(self, x: Tensor, source: Tensor) -> Tensor:
         query, key, value = self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))

@@ -91,7 +91,7 @@ def t5(
         decoder_layers,
         hidden,
         heads,
-        head_features(wide * hidden, heads, "hidden" if wide == 1 else f"{wide} x hidden") if kv is None else kv,
+        head_features(hidden, heads, wide) if kv is None else kv,
         4 * wide * hidden if ff is None else ff,
         vocab,
         buckets,
