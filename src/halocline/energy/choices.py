@@ -11,8 +11,8 @@ Where a profile lacks an instruction (all sums and differences are taken at equa
 | reduce                          | no time, no energy                                                               |
 
 The backward of a stage that keeps only its input is measured with its recomputation, so without recompute rows it
-contains it, and a schedule that recomputes apart takes the forward out of it. With recompute rows, backward rows are the
-backward alone, and a backward that recomputes by itself is the sum of both.
+contains it, and a schedule that recomputes apart takes the forward out of it. With recompute rows, backward rows are
+the backward alone, and a backward that recomputes by itself is the sum of both.
 
 A profile with one stage per place of an interleaved plan is shared out: each of a place's chunks takes an equal part.
 """
@@ -127,9 +127,7 @@ class Menu:
         if kind == BACKWARD_INPUT and rebuilds and not self._rows(stage, "recompute"):
             # The rest of what was measured: the backward's other half and the recomputation inside it.
             whole = {choice.frequency: choice for choice in self._backward(stage)}
-            return tuple(
-                Choice(f, whole[f].time - time / 2, whole[f].energy - energy / 2) for f, time, energy in alone
-            )
+            return tuple(Choice(f, whole[f].time - time / 2, whole[f].energy - energy / 2) for f, time, energy in alone)
         return tuple(Choice(f, time / 2, energy / 2) for f, time, energy in alone)
 
     def _sum(self, left: Choices, right: Choices, stage: int) -> Choices:

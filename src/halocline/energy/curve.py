@@ -1,8 +1,8 @@
 """A curve: what it costs to run an operation in a given time, as a falling convex line through whole-numbered points.
 The frontier is computed on curves and on nothing else.
 
-The cost of a choice is the energy it takes beyond waiting for as long: ranks x (energy - blocking power x time). Time is
-counted in ticks and slopes in microwatts, so that sums are exact and equal paths are equal.
+The cost of a choice is the energy it takes beyond waiting for as long: ranks x (energy - blocking power x time). Time
+is counted in ticks and slopes in microwatts, so that sums are exact and equal paths are equal.
 """
 
 from __future__ import annotations

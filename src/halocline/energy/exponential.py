@@ -1,5 +1,5 @@
-"""The cost model of the Perseus paper, for comparison: times floored to a unit, choices kept that no other beats in both
-time and energy, and an exponential a exp(b t) + c fitted to their cost, of which every whole unit is a point.
+"""The cost model of the Perseus paper, for comparison: times floored to a unit, choices kept that no other beats in
+both time and energy, and an exponential a exp(b t) + c fitted to their cost, of which every whole unit is a point.
 
 It is what the published frontiers were computed with. Its floored times are shorter than the real ones, so its fastest
 iterations cannot be had; `hull` has neither flaw.
@@ -21,7 +21,12 @@ def exponential(choices: Choices, ranks: int, blocking_power: float, unit: float
     """The curve through a point per unit of time (`unit` in seconds)."""
     kept = candidates(choices, unit)
     times = [units(choice, unit) for choice in kept]
-    costs = [effective_cost(choice.time, choice.energy, ranks, blocking_power) for choice in kept]
+    if not times[0]:
+        raise ValueError(
+            f"unit time {unit:g} s is longer than an instruction of {kept[0].time:g} s: "
+            f"use {kept[0].time / 20:.1g} s or less"
+        )
+    costs = [effective_cost(time * unit, choice.energy, ranks, blocking_power) for time, choice in zip(times, kept)]
     fitted = fit(times, costs)
     tick = round(unit * TICKS)
     if fitted is None:

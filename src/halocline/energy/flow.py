@@ -3,10 +3,11 @@ nodes, arcs and curves, and nothing of instructions.
 
 Running operations for the least cost within a time T is a linear program in the moments when each begins and ends. Its
 dual is a flow from the first moment to the last: an arc carries the watts that shortening its operation would cost, and
-may be as long as its curve says for that flow. At T* every operation takes its cheapest time and nothing flows. Then,
-again and again, the path with the least slack is found; taking up the slack shortens T, which makes one vertex; the path
-is filled until some operation on it gets shorter or a saving elsewhere is used up. The flow is the slope of the cost, and
-the moments (the potentials) are an optimal solution at every vertex. When a path can take any flow, T is the least.
+is as long as its curve says for that flow. At T* every operation takes its cheapest time and nothing flows. Then, again
+and again, the path with the least slack is found. Taking up that slack shortens T, which makes one vertex; then the
+path is filled until an operation on it has to get shorter, or another may get longer again. The flow is the slope of
+the cost, and the moments (the potentials) are an optimal solution at every vertex. When a path can take any flow, T is
+the least.
 
 Paths are searched from the last moment backwards: there the part of the graph that a search visits is smaller.
 """

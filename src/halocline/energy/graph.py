@@ -1,8 +1,8 @@
 """The graph: which operation waits for which, read off a schedule's instruction list. Prices nothing.
 
 Each operation is what a whole team does at once. It waits for what stands before it in each of its ranks' lists, and
-for the messages it receives, each of which leaves when its sender has come to it. Reductions run beside the computation,
-one after the other on each rank. (The simulator keeps the same rules.)
+for the messages it receives, each of which leaves when its sender has come to it. Reductions run beside the
+computation, one after the other on each rank. (The simulator keeps the same rules.)
 """
 
 from __future__ import annotations

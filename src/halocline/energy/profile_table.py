@@ -146,7 +146,9 @@ class ProfileTable:
                 raise ValueError(f"stage {stage} has {min(halves)} rows alone: give both halves, or backward")
             for needed, there in (("forward", "forward" in has), ("backward", "backward" in has or len(halves) == 2)):
                 if not there:
-                    raise ValueError(f"stage {stage} has rows of {', '.join(sorted(has))} and none of {needed}: add them")
+                    raise ValueError(
+                        f"stage {stage} has rows of {', '.join(sorted(has))} and none of {needed}: add them"
+                    )
 
 
 def _columns(number: int, header: list[str], name: str) -> dict[str, int]:

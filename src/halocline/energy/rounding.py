@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from halocline.energy.choices import Choices
-from halocline.energy.curve import Curve, effective_cost, ticks_of
+from halocline.energy.curve import effective_cost, hull, ticks_of
 
 
 class Steps(NamedTuple):
@@ -31,8 +31,9 @@ class Steps(NamedTuple):
     """Their places among the times."""
 
 
-def steps_of(choices: Choices, curve: Curve, ranks: int, blocking_power: float) -> Steps:
-    """The choices of an operation whose hull is `curve`."""
+def steps_of(choices: Choices, ranks: int, blocking_power: float) -> Steps:
+    """The choices of an operation with so many ranks."""
+    corners = hull(choices, ranks, blocking_power).times
     priced = sorted(
         (ticks_of(c.time), effective_cost(c.time, c.energy, ranks, blocking_power), c.frequency) for c in choices
     )
@@ -45,8 +46,8 @@ def steps_of(choices: Choices, curve: Curve, ranks: int, blocking_power: float) 
         times,
         tuple(step[1] for step in kept),
         tuple(step[2] for step in kept),
-        curve.times,
-        tuple(times.index(time) for time in curve.times),
+        corners,
+        tuple(times.index(corner) for corner in corners),
     )
 
 
@@ -72,10 +73,11 @@ class Rounder:
     def cost(self, chosen: Sequence[int]) -> float:
         return sum(steps.costs[number] for steps, number in zip(self.steps, chosen))
 
-    def makespan(self, chosen: Sequence[int]) -> int:
+    def makespan(self, times: Sequence[int]) -> int:
+        """From the first operation to the end of the last, if each takes as long as told."""
         ends: list[int] = []
-        for before, steps, number in zip(self.before, self.steps, chosen):
-            ends.append(max((ends[first] + wait for first, wait in before), default=0) + steps.times[number])
+        for before, time in zip(self.before, times):
+            ends.append(max((ends[first] + wait for first, wait in before), default=0) + time)
         return max(ends)
 
     def _forward(self, begins: Sequence[int], ends: Sequence[int], deadline: int) -> list[int]:
