@@ -1,5 +1,5 @@
-"""Marks on a GPU: CUDA events on the compute stream, read as seconds since the epoch. The host runs ahead of the device,
-so a mark is taken long before it happens.
+"""Marks on a GPU: CUDA events on the compute stream, read as seconds since the epoch. The host runs ahead of the
+device, so a mark is taken long before it happens.
 """
 
 from __future__ import annotations
