@@ -9,12 +9,14 @@ import torch
 
 from halocline.data.augment import Augment
 from halocline.data.cifar import CHANNELS, CLASSES, SIDE, Cifar, find_files
+from halocline.data.corpus import open_corpus
 from halocline.data.dataset import Dataset, Subset
 from halocline.data.files import STOP, Files
 from halocline.data.folder import list_classes, list_masks
 from halocline.data.images import Images, Source
 from halocline.data.lesion import Lesions
-from halocline.data.split import SPLITS, TRAIN, chosen
+from halocline.data.special import OBJECTIVES
+from halocline.data.split import SPLITS, TRAIN, chosen, further
 from halocline.data.synthetic import Synthetic
 
 FOLDER, CIFAR, SYNTHETIC, LESION = "folder", "cifar", "synthetic", "lesion"
@@ -22,7 +24,6 @@ APPS: dict[int, str] = {1: FOLDER, 2: CIFAR, 3: SYNTHETIC, 4: LESION}
 """The numbers of `--app`."""
 
 CLASSIFICATION, SEGMENTATION = "classification", "segmentation"
-TOKEN_TASKS = ("causal", "masked", "spans")
 
 
 def open_dataset(
@@ -50,22 +51,41 @@ def open_dataset(
     dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
-    """The training or the evaluation split of some data. `app` is 1 or "folder" (images, or text, at `datapath`), 2 or
-    "cifar", 3 or "synthetic", 4 or "lesion". Data that is not split already is split by chance: `evaluation_fraction`
-    of it is for evaluation; generated data has `samples` for training and that fraction more. Only training images
-    are augmented."""
+    """The training or the evaluation split of some data.
+
+    `app` is 1 or "folder" (images, or text, at `datapath`), 2 or "cifar", 3 or "synthetic", 4 or "lesion". Data that is
+    not split already is split by chance, `evaluation_fraction` of it for evaluation; generated data has `samples` for
+    training and that fraction more for evaluation. Only training images are augmented. `task` says what a sample is:
+    an image with a class, an image with a mask, or tokens (`sequence` of them) with an objective.
+    """
     name = APPS.get(app, app) if isinstance(app, int) else app
     if name not in APPS.values():
         raise ValueError(f"app = {app} is not known: use {', '.join(f'{n} ({word})' for n, word in APPS.items())}")
     if split not in SPLITS:
         raise ValueError(f"{split!r} is not a split: use {' or '.join(SPLITS)}")
-    if task in TOKEN_TASKS:
-        raise NotImplementedError
+    total = samples + further(samples, evaluation_fraction)
+    generated = range(samples) if split == TRAIN else range(samples, total)
+    if task in OBJECTIVES:
+        if name not in (FOLDER, SYNTHETIC):
+            raise ValueError(f"{name} data is images, and {task} is asked of tokens: use folder or synthetic")
+        texts, is_split = open_corpus(
+            None if name == SYNTHETIC else _given(datapath),
+            objective=objective or task,
+            sequence=sequence,
+            vocabulary=vocabulary or classes,
+            tokenizer=tokenizer,
+            split=split,
+            samples=total,
+            seed=seed,
+        )
+        if name == SYNTHETIC:
+            return Subset(texts, generated)
+        return texts if is_split else Subset(texts, chosen(len(texts), split, evaluation_fraction, seed).tolist())
     if task not in (CLASSIFICATION, SEGMENTATION):
-        raise ValueError(f"{task!r} is not a task: use {', '.join((CLASSIFICATION, SEGMENTATION, *TOKEN_TASKS))}")
+        raise ValueError(f"{task!r} is not a task: use {', '.join((CLASSIFICATION, SEGMENTATION, *OBJECTIVES))}")
     segmentation = task == SEGMENTATION
     change = augment if split == TRAIN else None
-    indices: Sequence[int] | None = None
+    is_split = False
     source: Source
     if name == FOLDER:
         root = _given(datapath)
@@ -87,22 +107,23 @@ def open_dataset(
         source = Cifar(paths)
         _check_cifar(segmentation, channels, classes, image)
         image = image or (SIDE, SIDE)
+    elif name == SYNTHETIC:
+        image = image or (32, 32)
+        source = Synthetic(total, image, channels, classes, seed, segmentation)
     else:
-        if name == LESION and change and (change.flip or change.upend or change.rotate):
-            raise ValueError("flips and turns make one kind of lesion look like another: use crop or colour")
-        further = _evaluation_samples(samples, evaluation_fraction)
-        generator = Lesions if name == LESION else Synthetic
-        image = image or ((512, 512) if name == LESION else (32, 32))
-        source = generator(samples + further, image, channels, classes, seed, segmentation)
-        is_split = True
-        indices = range(samples) if split == TRAIN else range(samples, samples + further)
+        if change and (change.flip or change.upend or change.rotate):
+            raise ValueError(
+                "flips and turns make one kind of lesion look like another: use colour, or no augmentation"
+            )
+        image = image or (512, 512)
+        source = Lesions(total, image, channels, classes, seed, segmentation)
     assert image is not None
-    dataset = Images(
+    images = Images(
         source, image=image, segmentation=segmentation, augment=change, seed=seed, mean=mean, std=std, dtype=dtype
     )
-    if not is_split:
-        indices = chosen(len(dataset), split, evaluation_fraction, seed).tolist()
-    return dataset if indices is None else Subset(dataset, indices)
+    if name in (SYNTHETIC, LESION):
+        return Subset(images, generated)
+    return images if is_split else Subset(images, chosen(len(images), split, evaluation_fraction, seed).tolist())
 
 
 def _given(datapath: str | Path | None) -> Path:
@@ -120,10 +141,3 @@ def _check_cifar(segmentation: bool, channels: int, classes: int, image: tuple[i
         raise ValueError(f"CIFAR-10 has {CLASSES} classes, the model {classes}: use --num-classes {CLASSES}")
     if image and max(image) > SIDE:
         raise ValueError(f"CIFAR-10 has images of {SIDE} x {SIDE}, and {image} is asked for: use --image-size {SIDE}")
-
-
-def _evaluation_samples(samples: int, fraction: float) -> int:
-    """How many further images are generated for evaluation."""
-    if not 0 <= fraction < 1:
-        raise ValueError(f"an evaluation fraction of {fraction} is not in [0, 1): use e.g. 0.1")
-    return max(1, int(samples * fraction))

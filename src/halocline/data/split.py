@@ -29,3 +29,10 @@ def chosen(samples: int, split: str, fraction: float, seed: int) -> NDArray[np.i
         )
     order = chance.permutation(samples, seed, _PURPOSE)
     return np.sort(order[:kept] if split == EVALUATION else order[kept:])
+
+
+def further(samples: int, fraction: float) -> int:
+    """How many samples are generated for evaluation, beside `samples` to train on."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"an evaluation fraction of {fraction} is not in [0, 1): use e.g. 0.1")
+    return max(1, int(samples * fraction))
