@@ -55,7 +55,9 @@ def _sharded(parameters: list[nn.Parameter], make: MakeOptimizer, group: Any) ->
     with warnings.catch_warnings():  # torch warns of its own imports
         warnings.simplefilter("ignore")
         from torch.distributed.optim import ZeroRedundancyOptimizer
-    return ZeroRedundancyOptimizer(parameters, make, group)  # type: ignore[arg-type]
+    # A maker that treats parameters differently (no decay for biases) says so before they are shared out.
+    groups = make.groups(parameters) if hasattr(make, "groups") else parameters
+    return ZeroRedundancyOptimizer(groups, make, group)  # type: ignore[arg-type]
 
 
 def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, ties: Ties) -> float:
