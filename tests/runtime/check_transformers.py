@@ -1,5 +1,5 @@
-"""What runs on each rank of the tests of tied weights, tensor parallelism and sharded parameters: steps of a small model
-under a plan, compared with the same steps on one device where tied weights are one nn.Parameter."""
+"""What runs on each rank of the tests of tied weights, tensor parallelism and sharded parameters: steps of a small
+model under a plan, compared with the same steps on one device, where tied weights are one nn.Parameter."""
 
 from __future__ import annotations
 

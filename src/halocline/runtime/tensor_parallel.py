@@ -1,4 +1,4 @@
-"""Tensor parallelism: the ranks of a tensor group share a layer's matrices, by PyTorch's DTensor and parallelize_module.
+"""Tensor parallelism: the ranks of a tensor group share a layer's matrices, with DTensor and parallelize_module.
 
 A module's class says in `split` how its children may be divided (plain words; the models' own file explains them). What
 nobody declares, every tensor rank holds whole and computes alike: exact, but nothing is saved. Between modules that are
@@ -10,7 +10,6 @@ split, activations are whole on every tensor rank, and so are their gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -85,8 +84,8 @@ def _style(where: str, word: str, module: nn.Module, degree: int, logits: bool) 
             _enough(where, module.num_embeddings, degree)
             return Table(where)
     raise ValueError(
-        f"{where} is a {type(module).__name__} and its split says {word!r}: a Linear may be split by {COLUMN}, {ROW} or "
-        f"{VOCABULARY}, an Embedding by {COLUMN} or {VOCABULARY}, a buffer by {HEADS}"
+        f"{where} is a {type(module).__name__} and its split says {word!r}: a Linear may be split by {COLUMN}, {ROW} "
+        f"or {VOCABULARY}, an Embedding by {COLUMN} or {VOCABULARY}, a buffer by {HEADS}"
     )
 
 
@@ -114,7 +113,7 @@ def _split_buffer(where: str, holder: nn.Module, name: str, mesh: DeviceMesh) ->
     _divide(where, buffer.shape[0], "heads", mesh.size())
     mine = buffer.chunk(mesh.size())[mesh.get_local_rank()].clone()
     holder.register_buffer(name, mine, persistent=name not in holder._non_persistent_buffers_set)
-    holder._divided = {**getattr(holder, "_divided", {}), name: mesh}
+    holder._divided = {**getattr(holder, "_divided", {}), name: mesh}  # type: ignore[assignment]
 
 
 class Table(ParallelStyle):
@@ -149,7 +148,7 @@ class Table(ParallelStyle):
                 here &= words >= first
             if not end:
                 here &= words < stop
-            table = module.weight.to_local()  # type: ignore[operator]
+            table = module.weight.to_local()  # type: ignore[attr-defined]
             rows = F.embedding(torch.where(here, words - first, 0), table, mine)
             part = rows.masked_fill(~here.unsqueeze(-1), 0)
             return _summed(part, device_mesh)

@@ -1,7 +1,7 @@
 """The loss of logits that tensor ranks hold in parts, some words each: cross-entropy without ever gathering them.
 
-The model's own loss function runs as it is; where it calls cross_entropy on divided logits, this answers. N tokens, each
-with `part` words here:
+The model's own loss function runs as it is; where it calls cross_entropy on divided logits, this answers. Of N
+tokens, each rank has the logits l of `part` words:
 
     loss = log sum_w exp(l_w - top) - (l_target - top)         top, the sum and the target's logit: one sum over ranks
 """
