@@ -39,6 +39,8 @@ VERBS = (
     Verb(
         "timeline", "halocline.cli.timeline", "what the ranks of a run did when, beside the prediction", ("directory",)
     ),
+    Verb("energy demo", "halocline.cli.energy_demo", "profile, solve and deploy in a minute, on simulated devices"),
+    Verb("energy frontier", "halocline.cli.energy_frontier", "least energy for every iteration time, and its clocks"),
     Verb("energy serve", "halocline.cli.energy_serve", "profile running jobs, and hand their ranks frequencies"),
 )
 

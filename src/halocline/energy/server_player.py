@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from halocline.energy.attribution import Estimate
 from halocline.energy.client import RankClient, RankSchedule
 from halocline.energy.controller import Frequencies, Step
 from halocline.energy.span import Span
@@ -21,7 +22,11 @@ class Played:
     schedule: RankSchedule | None
     """None if the server was gone."""
     times: list[float]
+    """Seconds of each step."""
     energies: list[float] | None
+    """Joules of each step, of this rank; None without a meter."""
+    blocking: Estimate | None
+    """Watts while waiting, as far as they are known."""
 
 
 class ServerPlayer:
@@ -78,7 +83,7 @@ class ServerPlayer:
         seconds, joules = self._window.breakdown(self._named)
         if self._client is not None:
             self._client.report(times, energies or [0.0] * len(times), seconds, joules)
-        self._over(Played(self._schedule, times, energies))
+        self._over(Played(self._schedule, times, energies, self._window.blocking_power()))
         self._window.clear()
 
     def close(self) -> None:

@@ -3,8 +3,8 @@ training goes.
 
     {"device": "simulated GPU", "phase": "deployed", "round": 14, "time": 1.06, "energy": 318.2, ...}
 
-`time` and `energy` are this rank's own, the means over the window's steps; `planned_time` and `planned_energy` what the
-server promised for an iteration of a replica.
+`time`, `energy` and `blocking_power` are this rank's own, the first two means over the window's steps; `planned_time` and
+`planned_energy` are what the server promised for an iteration of a replica.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class WindowLog:
             "steps": len(played.times),
             "time": sum(played.times) / len(played.times),
             "energy": sum(energies) / len(energies) if energies else None,
+            "blocking_power": played.blocking.value if played.blocking is not None else None,
             "planned_time": schedule.time if schedule is not None else None,
             "planned_energy": schedule.energy if schedule is not None else None,
         }
