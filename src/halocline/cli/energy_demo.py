@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Starts an energy server and trains a tiny GPT of 4 stages on simulated devices: profiles it while it trains, solves
-    for the frontier, deploys the fastest plan, hears of a straggler, and prints what the run measured before and after.
+    """Starts an energy server and trains a tiny GPT of 4 stages on simulated devices: profiles it while it trains,
+    solves for the frontier, deploys the fastest plan, hears of a straggler, and prints what the run measured before and
+    after.
 
     Training is real, on processes of this machine. Times and energies are those of simulated GPUs."""
 
@@ -36,10 +37,7 @@ def run(options: Options) -> int:
         raise ValueError(f"--straggler {options.straggler:g} is not above 1: a straggler is slower, e.g. 1.2")
     from halocline.energy.demo import demonstrate
 
-    kept = (
-        nullcontext(options.out) if options.out is not None else tempfile.TemporaryDirectory(prefix="halocline-demo-")
-    )
-    with kept as directory:
+    with nullcontext(options.out) if options.out else tempfile.TemporaryDirectory(prefix="halocline-") as directory:
         say = (lambda text: None) if options.json else (lambda text: print(text, flush=True))
         outcome = demonstrate(Path(directory), options.straggler, say, options.patience)
     print(json.dumps(_facts(outcome)) if options.json else _table(outcome))
@@ -75,7 +73,7 @@ def _table(outcome: Outcome) -> str:
         ),
     ]
     lines = ["", "simulated devices, an iteration as the run measured it:"]
-    lines += [f"  {name:40s} {m.time:7.3f} s {m.energy:8.1f} J   {words}".rstrip() for name, m, words in rows]
+    lines += [f"  {name:45s} {m.time:7.3f} s {m.energy:8.1f} J   {words}".rstrip() for name, m, words in rows]
     lines.append(f"  blocking power {outcome.blocking_power:.1f} W, {outcome.windows} windows of steps")
     lines.append("  clocks were given back" if outcome.reset else "  CLOCKS WERE NOT GIVEN BACK")
     return "\n".join(lines)

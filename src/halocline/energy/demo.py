@@ -100,9 +100,7 @@ def _watch(
             if training.poll() is not None:
                 raise ValueError(f"training ended with exit code {training.returncode}: {_last_line(log)}; see {log}")
             if time.monotonic() > end:
-                raise ValueError(
-                    f"training is not done after {len(rounds)} windows: give it more --patience; see {log}"
-                )
+                raise ValueError(f"time is up after {len(rounds)} windows of steps: give it more --patience; see {log}")
             time.sleep(0.1)
 
     before = _measure(until(lambda rounds: len(rounds) > 0)[0])

@@ -3,8 +3,8 @@ training goes.
 
     {"device": "simulated GPU", "phase": "deployed", "round": 14, "time": 1.06, "energy": 318.2, ...}
 
-`time`, `energy` and `blocking_power` are this rank's own, the first two means over the window's steps; `planned_time` and
-`planned_energy` are what the server promised for an iteration of a replica.
+`time`, `energy` and `blocking_power` are this rank's own, the first two means over the window's steps; `planned_time`
+and `planned_energy` are what the server promised for an iteration of a replica.
 """
 
 from __future__ import annotations
