@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,7 @@ def bytes_for(path: str, box: Box) -> int:
 
 def boxes(parts: int) -> list[Box]:
     cuts = balanced_cuts(SIDE, parts)
-    return [
-        ((top, bottom), (left, right))
-        for top, bottom in zip(cuts, cuts[1:])
-        for left, right in zip(cuts, cuts[1:])
-    ]
+    return [((top, bottom), (left, right)) for top, bottom in pairwise(cuts) for left, right in pairwise(cuts)]
 
 
 def largest(path: str) -> Callable[[int], int]:

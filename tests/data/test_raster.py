@@ -90,7 +90,9 @@ def test_a_cut_off_file_is_named(tmp_path: Path, suffix: str) -> None:
             reading()
 
 
-@pytest.mark.parametrize("name, content", [("a.png", b""), ("b.jpg", b"no"), ("c.png", b"\x89PNG\r\n\x1a\n" + b"x" * 40)])
+@pytest.mark.parametrize(
+    "name, content", [("a.png", b""), ("b.jpg", b"no"), ("c.png", b"\x89PNG\r\n\x1a\n" + b"x" * 40)]
+)
 def test_unreadable_files_are_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BadFile, match=rf"{name}: (the file is empty|cannot be read)"):

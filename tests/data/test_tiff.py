@@ -231,9 +231,9 @@ def test_damaged_tiles_are_named(tmp_path: Path) -> None:
     picture = open_picture(str(path))
     picture.check(thorough=False)
     picture.read(((0, 64), (0, 64)))  # a good tile of a bad file
-    with pytest.raises(BadFile, match="damaged.tif: cannot be read"):
+    with pytest.raises(BadFile, match=r"damaged.tif: cannot be read"):
         picture.read(((128, 150), (200, 210)))
-    with pytest.raises(BadFile, match="damaged.tif: cannot be read"):
+    with pytest.raises(BadFile, match=r"damaged.tif: cannot be read"):
         picture.check(thorough=True)
     picture.close()
 

@@ -35,4 +35,6 @@ def further(samples: int, fraction: float) -> int:
     """How many samples are generated for evaluation, beside `samples` to train on."""
     if not 0 <= fraction < 1:
         raise ValueError(f"an evaluation fraction of {fraction} is not in [0, 1): use e.g. 0.1")
+    if samples < 1:
+        raise ValueError(f"samples = {samples} is below 1: use 1 or more")
     return max(1, int(samples * fraction))

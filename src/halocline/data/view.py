@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from numpy.typing import NDArray
 
 from halocline.tiling.boxes import Box, Interval
@@ -47,7 +46,7 @@ class View:
             pixels = pixels[..., ::-1, :]
         if self.flip_columns:
             pixels = pixels[..., ::-1]
-        return np.ascontiguousarray(pixels)
+        return pixels.copy()  # laid out afresh: torch takes no array that runs backwards
 
 
 def _flipped(interval: Interval, size: int) -> Interval:
