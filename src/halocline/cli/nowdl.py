@@ -20,20 +20,26 @@ SPATIAL_DEFAULTS = {"num_spatial_parts": 4, "spatial_size": 1}
 SPATIAL_FLAGS = ("num_spatial_parts", "spatial_size", "slice_method", "halo_D2", "fused_layers", "local_DP")
 """Without effect in the scripts that do not tile, as in now-dl."""
 
+AMOEBANET_FLAGS = ("num_layers", "num_filters")
+"""Without effect in ResNet's scripts, as in now-dl."""
+
 
 def main(model: str, *, spatial: bool = False, gems: bool = False, words: Sequence[str] | None = None) -> None:
     """Run a benchmark script: `model` on tiles (`spatial`), in two mirrored pipes (`gems`), or both."""
     words = sys.argv[1:] if words is None else words
     try:
         config = settings(model, words, spatial, gems)
+        if config is not None:
+            sys.exit(_start(config))
     except ValueError as error:
         raise SystemExit(f"{sys.argv[0]}: error: {error}") from None
-    if config is None:
-        return
+
+
+def _start(config: Config) -> int:
     from halocline.train.start import start  # torch takes a while: wrong flags have been answered by now
 
     with tempfile.TemporaryDirectory(prefix="halocline-benchmark-") as directory:
-        sys.exit(start(dataclasses.replace(config, run_dir=directory), Lines))
+        return start(dataclasses.replace(config, run_dir=directory), Lines)
 
 
 def settings(model: str, words: Sequence[str], spatial: bool, gems: bool) -> Config | None:
@@ -51,6 +57,8 @@ def settings(model: str, words: Sequence[str], spatial: bool, gems: bool) -> Con
             changed[name] = value
     if not spatial:
         changed |= {name: defaults[name] for name in SPATIAL_FLAGS}
+    if not model.startswith("amoebanet"):
+        changed |= dict.fromkeys(AMOEBANET_FLAGS)
     changed["times"] = max(2, given.times or 2) if gems else None
     if gems:
         changed["schedule"] = "gems"

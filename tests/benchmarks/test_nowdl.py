@@ -1,0 +1,132 @@
+"""now-dl's own commands: each resolves to the processes its documents say, and runs under real launchers as written,
+with small models. Only what cannot change the command line is added: a few samples, one step.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halocline.cli import nowdl
+from halocline.train.planning import model_of, plan_of
+
+ROOT = Path(__file__).parents[2]
+SMALL = "--num-layers 3 --num-filters 16 --image-size 64 --batch-size 2"
+SHORT = "--steps 1 --samples 4 --evaluation-fraction 0"
+SP, LP = "spatial_parallelism/benchmark_{}_sp.py", "layer_parallelism/benchmark_{}_lp.py"
+GEMS = "gems_master_model/benchmark_{}_gems_master.py"
+GEMS_SP = "gems_master_with_spatial_parallelism/benchmark_{}_gems_master_with_sp.py"
+
+COMMANDS: list[tuple[str, str, str, int]] = [
+    (SP, "amoebanet", '--num-spatial-parts 4 --slice-method "vertical" --split-size 2 --spatial-size 1', 5),
+    (SP, "amoebanet", '--num-spatial-parts 4 --slice-method "vertical" --split-size 3 --spatial-size 2', 9),
+    (SP, "resnet", '--num-spatial-parts 4 --slice-method "horizontal" --split-size 3 --spatial-size 2', 9),
+    (SP, "resnet", '--halo-D2 --num-spatial-parts 4 --slice-method "square"', 5),
+    (SP, "resnet", "--halo-D2 --fused-layers 2 --num-spatial-parts 4 --slice-method vertical --local-DP 2", 6),
+    (SP, "amoebanet", "--num-spatial-parts 2 --slice-method horizontal --local-DP 2", 4),
+    (SP, "amoebanet", "", 5),
+    (LP, "amoebanet", "--split-size 4 --parts 2", 4),
+    (LP, "resnet", "--num-spatial-parts 4", 2),
+    (GEMS, "amoebanet", "--split-size 3", 3),
+    (GEMS, "resnet", "--split-size 2 --times 4", 2),
+    (GEMS_SP, "amoebanet", "--split-size 5 --times 2", 8),
+    (GEMS_SP, "resnet", "--split-size 5 --times 4", 8),
+    ("gems_master_model/benchmark_{}_gems_master_with_sp.py", "resnet", "--split-size 5 --times 4", 8),
+    ("spatial/model/amoebanet_run.py", "amoebanet", "--num-spatial-parts 4 --split-size 2 --spatial-size 1", 5),
+]
+
+
+def _words(text: str) -> list[str]:
+    return text.replace('"', "").split()
+
+
+@pytest.mark.parametrize(("script", "model", "flags", "processes"), COMMANDS)
+def test_a_command_asks_for_the_processes_of_its_document(
+    script: str, model: str, flags: str, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ROOT / "benchmarks" / script.format(model)
+    assert os.access(path, os.X_OK), "now-dl's documents start some of them without python"
+    asked: list[Any] = []
+    monkeypatch.setattr(nowdl, "_start", lambda config: asked.append(config) or 0)
+    monkeypatch.setattr(sys, "argv", [str(path), *_words(f"{flags} {SMALL}")])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path), run_name="__main__")
+    assert end.value.code == 0
+    plan = plan_of(asked[0], model_of(asked[0]))
+    assert plan.world_size == processes
+    assert plan.pipes == (2 if "gems" in script else 1)
+    if "gems" in script:
+        times = int(flags.split("--times ")[1][0]) if "--times" in flags else 2
+        assert plan.batch == 2 * times, "effective batch = replication x batch"
+
+
+def _launch(launcher: list[str], script: str, flags: str) -> str:
+    path = str(ROOT / "benchmarks" / script)
+    done = subprocess.run(
+        [*launcher, path, *_words(f"{flags} {SMALL} {SHORT}")],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def _torchrun(processes: int) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+
+
+@pytest.mark.parametrize("number", [1, 4, 5, 11])
+def test_a_command_runs_under_torchrun(number: int) -> None:
+    script, model, flags, processes = COMMANDS[number]
+    said = _launch(_torchrun(processes), script.format(model), flags)
+    assert "Epoch: 0 images per sec:" in said
+    assert "Mean " in said and " Median " in said
+    assert f"Effective batch size: {4 if 'gems' in script else 2}" in said
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs Open MPI: apt-get install openmpi-bin")
+def test_a_command_runs_under_mpirun() -> None:
+    script, model, flags, processes = COMMANDS[3]
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    said = _launch(
+        ["mpirun", "--oversubscribe", "--bind-to", "none", *root, "-np", str(processes), sys.executable],
+        script.format(model),
+        flags,
+    )
+    assert "Epoch: 0 images per sec:" in said
+
+
+@pytest.mark.parametrize("kind", ["", "_conv", "_with_compute", "_with_compute_val"])
+def test_a_halo_benchmark_runs_and_validates(kind: str) -> None:
+    path = str(ROOT / "benchmarks" / "communication" / "halo" / f"benchmark_sp_halo_exchange{kind}.py")
+    flags = "--image-size 12 --halo-len 2 --out-channels 4 --warmup 1 --iterations 2 --num-spatial-parts 2 --sizes 9,24"
+    if kind == "_conv":
+        flags += " --enable-val-recv-tensors --enable-val-conv --enable-val-small-conv --enable-one-w-dim-kernel --CPU"
+    done = subprocess.run(
+        [*_torchrun(2), path, *flags.split()],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Rank:1 Time taken (ms):" in done.stdout
+    assert kind == "_with_compute" or "Validation passed Rank:1" in done.stdout
+    assert "MiB/s" in done.stdout
+    assert kind in ("", "_conv") or "Rank:0 Sequential time taken (ms):" in done.stdout
+
+
+def test_a_wrong_flag_is_answered_with_the_nearest() -> None:
+    path = ROOT / "benchmarks" / SP.format("resnet")
+    done = subprocess.run([sys.executable, str(path), "--num-spatal-parts", "4"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "did you mean --num-spatial-parts" in done.stderr and "Traceback" not in done.stderr
