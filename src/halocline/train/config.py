@@ -126,6 +126,8 @@ class Config(Flags):
     sweep: bool = False
     """Go down the clock's frequencies, --num-prof-steps steps at each, write profile.csv to the run's directory, and
     end; as --train_schedule instruction_profiler without --perseus_url."""
+    profile: str | None = None
+    """Where a sweep's profile goes (left out: profile.csv in the run's directory)."""
     lowest_frequency: int = 0
     """A sweep does not go below this many MHz."""
     frequency_stride: int = 1

@@ -71,7 +71,7 @@ class Equipment:
             self._log.close()
         if self.sweep is not None and self.sweep.found and self._world.rank == 0:
             assert self._device is not None
-            path = write_profile(self._directory / PROFILE, self.sweep.found, self._device.name)
+            path = write_profile(self._config.profile or self._directory / PROFILE, self.sweep.found, self._device.name)
             whole = "" if self.sweep.done else " so far, for the sweep was cut short"
             power = f"; blocking power {self.sweep.blocking} W" if self.sweep.blocking is not None else ""
             self._say(f"{path} has {len(self.sweep.found)} rows{whole}{power}")
@@ -100,6 +100,7 @@ class Equipment:
 
     def _control(self, row: Sequence[Instruction]) -> Controller:
         config, device = self._config, self._device
+        name = device.name if device is not None else None
         clock, player = None, None
         listeners: list[Listener] = []
         if config.perseus_url or config.sweeps:
@@ -109,7 +110,7 @@ class Equipment:
             player = playing
             listeners.append(playing)
         if config.export_timing_csv:
-            listeners.append(TimingCsv(self._directory, self._world.rank, metered=device is not None, say=self._say))
+            listeners.append(TimingCsv(self._directory, self._world.rank, meter=name, say=self._say))
         sampler = Sampler(device) if device is not None else None
         return Controller(row, self._marks(), sampler=sampler, clock=clock, player=player, listeners=listeners)
 

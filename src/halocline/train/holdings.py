@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from halocline.runtime.engine import Engine
+from halocline.runtime.shard import divided_buffers, whole
 from halocline.train.manifest import OPTIMIZER
 
 
@@ -28,8 +28,7 @@ class Holding:
 
     def whole(self) -> Tensor:
         """All of it. Where ranks hold parts, all of them must ask at the same point."""
-        tensor = self.tensor.detach()
-        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        return whole(self.tensor)
 
 
 @dataclass
@@ -49,18 +48,18 @@ def state_of(engine: Engine, stage: int) -> tuple[dict[str, Tensor], dict[str, s
     aliases: dict[str, str] = {}
     seen: dict[int, str] = {}
     for layer_name, layer in engine.modules[stage]:
+        divided = dict(divided_buffers(layer))
         for key, value in layer.state_dict(keep_vars=True).items():
-            name = f"{layer_name}.{key}"
+            own = f"{layer_name}.{key}"
             if not isinstance(value, Tensor):
                 raise ValueError(
                     f"layer {layer_name} keeps {key} as a {type(value).__name__} in its state, and a checkpoint holds "
                     f"tensors only: make it a buffer, or a tensor"
                 )
-            if id(value) in seen:
-                aliases[name] = seen[id(value)]
-            else:
-                seen[id(value)] = name
-                found[name] = value
+            name = seen.setdefault(id(value), engine.ties.name(own))
+            if name != own:
+                aliases[own] = name
+            found.setdefault(name, divided.get(key, value))
     return found, aliases
 
 
@@ -77,9 +76,11 @@ def holdings(engine: Engine) -> Holdings:
     for stage in sorted(engine.modules):
         tensors, aliases = state_of(engine, stage)
         found.aliases |= aliases
-        writers = _writers(tensors, _holders(engine, stage), stage)
-        found.tensors += [Holding(name, tensor, writers[name]) for name, tensor in tensors.items()]
-        for name, key, value, writer in _optimizer_state(engine, stage, tensors, writers):
+        # Of a parameter that is tied across stages, one stage's copy is written.
+        spoken = {name: tensor for name, tensor in tensors.items() if tensor not in engine.ties.unspoken}
+        writers = _writers(spoken, _holders(engine, stage), stage)
+        found.tensors += [Holding(name, tensor, writers[name]) for name, tensor in spoken.items()]
+        for name, key, value, writer in _optimizer_state(engine, stage, spoken, writers):
             if isinstance(value, Tensor):
                 found.tensors.append(Holding(f"{OPTIMIZER}{name}.{key}", value, writer))
             elif writer == engine.world.rank:

@@ -27,10 +27,7 @@ def model_of(config: Config) -> Model:
             "no model to train: write halocline train MODEL, e.g. resnet-v1-20 or package.module:callable; "
             "halocline models lists them"
         )
-    options = config.options_of_model
-    counted = None
-    if "layers" in options and "layers" not in options_of(config.model):
-        counted = options.pop("layers")  # then it only says how many there are, as for a plan without a model
+    options, counted = options_for(config, config.model)
     with own_randomness(config.seed):
         model = make(config.model, **options)
     found = len(named_layers(model.layers))
@@ -39,11 +36,19 @@ def model_of(config: Config) -> Model:
     return model
 
 
+def options_for(config: Config, model: str) -> tuple[dict[str, Any], int | None]:
+    """What the model is made with, and how many layers the settings say it has, where that is no option of it."""
+    options = config.options_of_model
+    if "layers" in options and "layers" not in options_of(model):
+        return options, options.pop("layers")  # as for a plan without a model
+    return options, None
+
+
 def plan_of(config: Config, model: Model) -> Plan:
     """The plan that the settings describe, with a batch, and batches accumulated."""
     if config.plan is None:
         layers = len(named_layers(model.layers))
-        plan = Plan.from_flags(config.flags, layers=layers, **_known(config, model))
+        plan = Plan.from_flags(config.flags, layers=layers, **known_of(config, model))
     else:
         plan = _loaded(config, config.plan)
     return accumulated(with_batch(plan), config.accumulate)
@@ -69,7 +74,7 @@ def accumulated(plan: Plan, times: int) -> Plan:
     )
 
 
-def _known(config: Config, model: Model) -> dict[str, Any]:
+def known_of(config: Config, model: Model) -> dict[str, Any]:
     """What the method of cutting a model into stages wants to know of its layers."""
     method = (config.partition_method or "").partition(":")[0]
     if method == "parameters":

@@ -215,6 +215,7 @@ class Trainer:
             self.model.layers,
             loss=self.model.loss,
             optimizer=maker,
+            tied=self.model.tied,
             world=self.world,
             seed=config.seed,
             dtype=DTYPES[config.dtype],

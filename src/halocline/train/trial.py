@@ -1,0 +1,204 @@
+"""A trial: a model, a plan and a few made-up batches, run on processes of this machine and compared with one device.
+
+What `halocline verify` does. Every process makes the model by its name and builds only what it holds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from halocline.models.model import MASKED, SPANS, Model, make
+from halocline.plan.plan import Plan
+from halocline.runtime.engine import Engine
+from halocline.runtime.launch import join, run_local
+from halocline.runtime.layers import one_device, own_randomness
+from halocline.runtime.lost import PeerLost
+from halocline.runtime.stage import Loss
+from halocline.runtime.verify import Differences, Reference, compare, reference
+
+LOSSES: dict[str, Loss] = {"cross-entropy": F.cross_entropy, "mse": F.mse_loss}
+IGNORED = -100
+"""The target of a word that is not to be predicted."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is compared. Plain values only: it travels to the processes."""
+
+    model: str
+    """A name of the zoo, or where the model stands: package.module:callable."""
+    plan: str
+    """As TOML."""
+    image: tuple[int, ...]
+    samples: int
+    """Of a step, all replicas."""
+    steps: int = 2
+    dtype: str = "float64"
+    loss: str | None = None
+    """A key of LOSSES; the model's own, or cross-entropy over the second dim of its output where there is one."""
+    seed: int = 0
+    deadline: float = 60.0
+    device: str = "cpu"
+    """cpu, or cuda for both sides of the comparison."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the model is made with."""
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)
+
+    def made(self) -> Model:
+        """The model. One that is built at once is built from the same random numbers everywhere."""
+        with own_randomness(self.seed):
+            return make(self.model, **self.options)
+
+    @cached_property
+    def known(self) -> Model:
+        """The model, for whoever asks about it only."""
+        return self.made()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # processes make the model themselves
+
+    def output_shape(self) -> tuple[int, ...]:
+        """What the model makes of two samples, found on one device."""
+        net = one_device(self.made().layers, self.seed).to(self.torch_dtype).eval()
+        empty = [torch.zeros(t.shape, dtype=t.dtype) for t in self.known.inputs(2, self.image)]
+        with torch.no_grad(), own_randomness(self.seed):
+            inputs = [t.to(self.torch_dtype) if t.is_floating_point() else t for t in empty]
+            value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
+            for name, layer in net.named_children():
+                try:
+                    value = layer(value)
+                except (RuntimeError, TypeError, ValueError) as error:
+                    shapes = ", ".join(" x ".join(map(str, t.shape[1:])) for t in empty)
+                    raise ValueError(
+                        f"layer {name} of {self.model} fails on one device, with samples of {shapes}: {error}"
+                    ) from error
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"{self.model} returned a {type(value).__name__}: a trial needs a model that ends in a tensor"
+            )
+        return tuple(value.shape)
+
+    def chosen_loss(self, output: Sequence[int]) -> Loss:
+        """The loss that was asked for, the model's own, or what suits the output."""
+        if self.loss is not None:
+            if self.loss not in LOSSES:
+                raise ValueError(f"loss = {self.loss!r} is not known: use one of {', '.join(LOSSES)}")
+            return LOSSES[self.loss]
+        if self.known.loss is not F.cross_entropy or (len(output) > 1 and output[1] > 1):
+            return self.known.loss
+        return F.mse_loss
+
+    def batches(self, output: Sequence[int]) -> list[tuple[Any, Tensor]]:
+        """The steps' inputs and targets, made up as the model's task wants them."""
+        generator = torch.Generator().manual_seed(self.seed)
+        make_one = self._words if self.known.sequence else self._images
+        return [make_one(generator, output) for _ in range(self.steps)]
+
+    def _words(self, generator: torch.Generator, output: Sequence[int]) -> tuple[Any, Tensor]:
+        """Words by chance; of a masked or span model some have no target, and samples differ in how many."""
+        shape = (self.samples, self.known.sequence)
+        inputs, targets, others = (torch.randint(0, self.known.classes, shape, generator=generator) for _ in range(3))
+        if self.known.task in (MASKED, SPANS):
+            targets = targets.masked_fill(torch.rand(shape, generator=generator) < 0.4, IGNORED)
+        return (inputs, others) if self.known.task == SPANS else inputs, targets
+
+    def _images(self, generator: torch.Generator, output: Sequence[int]) -> tuple[Any, Tensor]:
+        """Classes by sample, or by pixel where the output is an image; or values."""
+        shape = (self.samples, self.known.channels, *self.image)
+        images = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.torch_dtype)
+        if self.chosen_loss(output) is F.mse_loss:
+            values = torch.randn((self.samples, *output[1:]), generator=generator, dtype=torch.float64)
+            return images, values.to(self.torch_dtype)
+        return images, torch.randint(0, output[1], (self.samples, *output[2:]), generator=generator)
+
+
+class _Failure(NamedTuple):
+    """Why a rank could not do its part."""
+
+    lost: bool
+    """Whether it only lost another rank, which has the better story."""
+    when: float
+    story: str
+
+
+def optimizer(parameters: Any) -> torch.optim.Optimizer:
+    """Momentum, so that a wrong step shows in the next one."""
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Differences:
+    """Compare. `say` is told what is going on."""
+    plan = Plan.from_toml(trial.plan)
+    if trial.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device = 'cuda' but this machine has no CUDA device that torch can use: use cpu")
+    _full_precision()
+    say("one device")
+    output = trial.output_shape()
+    with own_randomness(trial.seed):
+        known = reference(
+            trial.made().layers,
+            plan,
+            trial.batches(output),
+            loss=trial.chosen_loss(output),
+            optimizer=optimizer,
+            tied=trial.known.tied,
+            seed=trial.seed,
+            dtype=trial.torch_dtype,
+            device=trial.device,
+        )
+    with tempfile.TemporaryDirectory(prefix="halocline-verify-") as directory:
+        path = Path(directory) / "reference.pt"
+        torch.save(vars(known), path)
+        say(f"{plan.world_size} processes")
+        ranks = run_local(plan.world_size, _compare_here, trial, output, str(path))
+    failed = sorted(rank for rank in ranks if isinstance(rank, _Failure))
+    if failed:
+        # The first is the cause; the others are ranks that waited for it in vain.
+        raise ValueError(failed[0].story)
+    found = Differences()
+    for rank in ranks:
+        found.merge(rank)
+    found.require(known)
+    return found
+
+
+def _full_precision() -> None:
+    """No rounding to TF32 on GPUs: it differs from one algorithm to the next, and with it from one plan to the next."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def _compare_here(trial: Trial, output: tuple[int, ...], path: str) -> Differences | _Failure:
+    """One rank's part. An error is handed back: the launcher would print pages for one that is raised."""
+    torch.set_num_threads(1)
+    _full_precision()
+    world = join(trial.device, deadline=trial.deadline)
+    try:
+        known = Reference(**torch.load(path, weights_only=True, mmap=True, map_location="cpu"))
+        engine = Engine(
+            Plan.from_toml(trial.plan),
+            trial.made().layers,
+            loss=trial.chosen_loss(output),
+            optimizer=optimizer,
+            tied=trial.known.tied,
+            world=world,
+            seed=trial.seed,
+            dtype=trial.torch_dtype,
+        )
+        return compare(engine, trial.batches(output), known)
+    except Exception as error:
+        return _Failure(isinstance(error, PeerLost), time.time(), f"rank {world.rank}: {type(error).__name__}: {error}")
+    finally:
+        world.close()  # who waits for this rank is told at once

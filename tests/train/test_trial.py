@@ -1,0 +1,65 @@
+"""Trials: batches made up as a model's task wants them, its loss, and what is said of a model that fails by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from halocline.models.model import Model
+from halocline.models.token_loss import token_loss
+from halocline.plan import Plan
+from halocline.train.trial import Trial, run
+
+ALONE = Plan.from_flags(split_size=1, parts=3, layers=8).to_toml()
+TINY: dict[str, Any] = {"layers": 1, "hidden": 8, "heads": 2, "vocab": 11, "seq": 5}
+
+
+def trial(model: str = "small-cnn", **fields: Any) -> Trial:
+    return Trial(model, ALONE, (16, 12), 7, **fields)
+
+
+def test_losses_follow_the_output() -> None:
+    made = trial()
+    assert made.chosen_loss((2, 10)) is F.cross_entropy
+    assert made.chosen_loss((2, 5, 8, 8)) is F.cross_entropy
+    assert made.chosen_loss((2,)) is F.mse_loss
+    assert made.batches((2, 5, 8, 6))[0][1].shape == (7, 8, 6)
+    assert made.batches((2,))[0][1].dtype == torch.float64
+    with pytest.raises(ValueError, match="cross-entropy, mse"):
+        trial(loss="hinge").chosen_loss((2, 10))
+
+
+def test_a_model_has_its_own_loss() -> None:
+    assert trial("gpt3-small", options=TINY).chosen_loss((2, 5, 11)) is token_loss
+
+
+def test_words_suit_the_task() -> None:
+    (words, targets), *_ = trial("gpt3-small", options=TINY).batches(())
+    assert words.shape == targets.shape == (7, 5)
+    assert 0 <= int(targets.min()) and int(targets.max()) < 11
+    (words, targets), *_ = trial("bert-base-uncased", options=TINY).batches(())
+    predicted = (targets != -100).sum(-1)
+    assert len(predicted.unique()) > 1, "samples differ in how many words they predict"
+    (words, targets), *_ = trial("t5-small", options=TINY).batches(())
+    assert len(words) == 2
+
+
+def test_a_trial_on_one_process() -> None:
+    plan = Plan.from_flags(split_size=1, parts=2, layers=4).to_toml()
+    found = run(Trial("gpt3-small", plan, (), 4, options=TINY))
+    assert found.worst < 1e-12
+    assert "0.tokens.weight" in found.gradients
+    assert "3.logits.weight" not in found.gradients, "it is the table, under another name"
+
+
+def test_a_model_that_fails_on_one_device_is_told_apart() -> None:
+    class Trialled(Trial):
+        def made(self) -> Model:
+            return Model("x:y", nn.Sequential(nn.Flatten(), nn.Linear(7, 4)))
+
+    with pytest.raises(ValueError, match="layer 1 of x:y fails on one device"):
+        Trialled("x:y", "", (8, 8), 4).output_shape()
