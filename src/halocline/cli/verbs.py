@@ -41,6 +41,12 @@ VERBS = (
     ),
     Verb("energy demo", "halocline.cli.energy_demo", "profile, solve and deploy in a minute, on simulated devices"),
     Verb("energy frontier", "halocline.cli.energy_frontier", "least energy for every iteration time, and its clocks"),
+    Verb(
+        "energy profile",
+        "halocline.cli.energy_profile",
+        "time and energy of each stage at each frequency, as profile.csv",
+        ("model",),
+    ),
     Verb("energy serve", "halocline.cli.energy_serve", "profile running jobs, and hand their ranks frequencies"),
 )
 
@@ -92,5 +98,7 @@ def run(verb: Verb, words: Sequence[str]) -> int:
         return 0
     from halocline.plan.words import read_words
 
-    code: int = module.run(read_words(module.Options, words, positional=verb.positional, short={"-v": "verbose"}))
+    code: int = module.run(
+        read_words(module.Options, words, positional=verb.positional, short={"-v": "verbose", "--from": "from_dir"})
+    )
     return code

@@ -1,9 +1,10 @@
 """The profile as a run leaves it: profile.csv, and beside it profile-errors.csv with one standard deviation of each of
-its numbers.
+its numbers. Where the blocking power is known, the profile's note says it.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from halocline.energy.attribution import Estimate
@@ -13,6 +14,7 @@ Found = dict[tuple[int, str, int], tuple[Estimate, Estimate]]
 """(stage, kind, MHz) -> seconds and joules of one run on one rank."""
 
 PROFILE, ERRORS = "profile.csv", "profile-errors.csv"
+_BLOCKING = re.compile(r"blocking power ([0-9.]+) W")
 
 
 def table_of(found: Found, note: str) -> ProfileTable:
@@ -27,8 +29,15 @@ def table_of(found: Found, note: str) -> ProfileTable:
     )
 
 
-def write_profile(path: str | Path, found: Found, note: str) -> Path:
+def blocking_power_of(table: ProfileTable) -> float | None:
+    """The watts that a profile's note gives for a device that waits; None if it gives none."""
+    said = _BLOCKING.search(table.note)
+    return float(said[1]) if said is not None else None
+
+
+def write_profile(path: str | Path, found: Found, device: str, blocking: Estimate | None = None) -> Path:
     """Writes both files; `path` is that of profile.csv, or a directory for it."""
+    note = f"{device}; blocking power {blocking.value:.2f} W" if blocking is not None else device
     target = Path(path) / PROFILE if Path(path).is_dir() else Path(path)
     table = table_of(found, note)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""The two files of a run's timing, as Perseus's trainer names them, written row by row as training goes.
+"""The files of a run's timing, as Perseus's trainer names them, written row by row as training goes.
 
     instructions-R.csv    instruction,start,end,stage,microbatch,frequency     one row per instruction of rank R
     time-energy-R.csv     time,energy                                          one row per advance of its counter
+    meter.txt             what measured, "simulated GPU" for example
 
 Seconds are the machine's, since the epoch; a simulated device's own, since it was made. The first three columns are the
 original's and so are the names of forwards, backwards and batch inputs; the rest is ours. `frequency` is empty where no
@@ -26,6 +27,7 @@ from halocline.schedule.instruction import (
 
 INSTRUCTION_COLUMNS = ("instruction", "start", "end", "stage", "microbatch", "frequency")
 ENERGY_COLUMNS = ("time", "energy")
+_METER = "meter.txt"
 
 NAMES = {
     BATCH_INPUT: "batch_input",
@@ -46,20 +48,28 @@ def energy_file(directory: str | Path, rank: int) -> Path:
     return Path(directory) / f"time-energy-{rank}.csv"
 
 
+def meter_name(directory: str | Path) -> str | None:
+    """What measured the run whose files lie there, e.g. "simulated GPU"; None where nobody says."""
+    path = Path(directory) / _METER
+    return path.read_text(encoding="utf-8").strip() if path.exists() else None
+
+
 class TimingCsv:
     """A listener of the controller: one rank's two files. What was written survives a crash."""
 
     def __init__(
-        self, directory: str | Path, rank: int, *, metered: bool, say: Callable[[str], None] = lambda _: None
+        self, directory: str | Path, rank: int, *, meter: str | None, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        """`metered`: whether there is a meter; without one the second file stays at its header, which is said once."""
+        """`meter` is its name; without one the second file stays at its header, which is said once."""
         Path(directory).mkdir(parents=True, exist_ok=True)
         # Line by line: a row is in the file when it is written.
         self._instructions = open(instructions_file(directory, rank), "w", buffering=1, encoding="utf-8")
         self._energy = open(energy_file(directory, rank), "w", buffering=1, encoding="utf-8")
         self._instructions.write(",".join(INSTRUCTION_COLUMNS) + "\n")
         self._energy.write(",".join(ENERGY_COLUMNS) + "\n")
-        if not metered:
+        if rank == 0:
+            (Path(directory) / _METER).write_text(f"{meter or 'none'}\n", encoding="utf-8")
+        if meter is None:
             say(f"there is no energy meter here: {energy_file(directory, rank)} holds its header only")
 
     def span(self, span: Span) -> None:

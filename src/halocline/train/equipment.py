@@ -71,10 +71,10 @@ class Equipment:
             self._log.close()
         if self.sweep is not None and self.sweep.found and self._world.rank == 0:
             assert self._device is not None
-            path = write_profile(self._config.profile or self._directory / PROFILE, self.sweep.found, self._device.name)
+            target = self._config.profile or self._directory / PROFILE
+            write_profile(target, self.sweep.found, self._device.name, self.sweep.blocking)
             whole = "" if self.sweep.done else " so far, for the sweep was cut short"
-            power = f"; blocking power {self.sweep.blocking} W" if self.sweep.blocking is not None else ""
-            self._say(f"{path} has {len(self.sweep.found)} rows{whole}{power}")
+            self._say(f"{target} has {len(self.sweep.found)} rows{whole}")
 
     # -- the device ------------------------------------------------------------------------------------------------
 

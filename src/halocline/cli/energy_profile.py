@@ -1,0 +1,131 @@
+"""`halocline energy profile`: time and energy of every stage at every frequency, from a run made for it or from the
+files of one that is over."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from halocline.energy.profile_table import ProfileTable
+from halocline.train.config import Config
+
+
+@dataclass(frozen=True)
+class Options(Config):
+    """Trains a model under a plan while the clock goes down its frequencies, until energy no longer falls, and writes
+    what each stage's forward and backward took as profile.csv, with error bars in profile-errors.csv beside it. Takes
+    the flags of train; --num-prof-steps steps at each frequency, after --num-warmup-steps.
+
+    With --from DIR it derives the same from the instructions-R.csv and time-energy-R.csv of a run that is over."""
+
+    out: str = "profile.csv"
+    """Where the profile goes."""
+    from_dir: str | None = None
+    """Derive it from the timing files in this directory, of --export_timing_csv true. Also --from."""
+    frequency: int | None = None
+    """--from: MHz of the whole run, for files that do not say."""
+    frequencies: str | None = None
+    """--from: MHz in the order in which they were played, --num-prof-steps steps each, for files that do not say:
+    1410,1395,1380, or first:last:step as 1410:1110:15."""
+    stages: int | None = None
+    """--from: stages of the pipe, for files that do not say (left out: one per rank)."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(options: Options) -> int:
+    if options.from_dir is not None:
+        return _derive(options, options.from_dir)
+    if options.model is None:
+        raise ValueError(
+            "no model to profile: write halocline energy profile MODEL, or --from DIR of a run that is over"
+        )
+    from halocline.train.start import start
+
+    with tempfile.TemporaryDirectory(prefix="halocline-profile-") as temporary:
+        given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Config)}
+        given |= {"sweep": True, "profile": options.out, "save_every": 0, "evaluation_fraction": 0.0}
+        if options.steps is None:
+            given |= {"steps": 10**9, "epochs": None}  # the sweep ends it
+        if options.run_dir is None:
+            given["run_dir"] = str(Path(temporary) / "run")
+        code = start(Config(**given))
+    if code == 0:
+        _tell(options)
+    return code
+
+
+def _derive(options: Options, directory: str) -> int:
+    from halocline.energy.offline import Missing, derive
+    from halocline.energy.profile_files import write_profile
+    from halocline.energy.timing_csv import meter_name
+
+    missing = Missing(
+        options.frequency,
+        _listed(options.frequencies),
+        options.num_warmup_steps,
+        options.num_prof_steps,
+        options.microbatches or options.parts,
+        options.stages,
+    )
+    derived = derive(directory, missing)
+    write_profile(options.out, derived.found, meter_name(directory) or f"derived from {directory}", derived.blocking)
+    _tell(options)
+    return 0
+
+
+def _listed(text: str | None) -> tuple[int, ...]:
+    """1410,1395 or 1410:1110:15."""
+    if text is None:
+        return ()
+    try:
+        if ":" not in text:
+            return tuple(int(word) for word in text.split(","))
+        first, last, step = (int(word) for word in text.split(":"))
+        return tuple(range(first, last - 1, -abs(step))) if first >= last else tuple(range(first, last + 1, abs(step)))
+    except ValueError:
+        raise ValueError(f"--frequencies {text!r} is no list: write 1410,1395,1380 or 1410:1110:15") from None
+
+
+def _tell(options: Options) -> None:
+    from halocline.energy.profile_files import blocking_power_of
+
+    table = ProfileTable.read(options.out)
+    blocking = blocking_power_of(table)
+    facts: dict[str, Any] = {"profile": options.out, "note": table.note, "rows": len(table.rows), "stages": []}
+    if blocking is not None:
+        facts["blocking_power"] = blocking
+    for stage in range(table.stages):
+        for instruction in ("forward", "backward"):
+            rows = table.of(stage, instruction)
+            if rows:
+                least = min(rows, key=lambda row: row.energy)
+                facts["stages"].append(
+                    {
+                        "stage": stage,
+                        "instruction": instruction,
+                        "frequencies": len(rows),
+                        "highest": rows[0]._asdict(),
+                        "least": least._asdict(),
+                    }
+                )
+    if options.json:
+        print(json.dumps(facts))
+        return
+    print(f"{options.out}: {len(table.rows)} rows, {table.note}")
+    for part in facts["stages"]:
+        top, least = part["highest"], part["least"]
+        print(
+            f"  stage {part['stage']} {part['instruction']:9s} {part['frequencies']:3d} frequencies; {_at(top)}", end=""
+        )
+        print(f"; least energy {_at(least)}" if least != top else "")
+    if blocking is not None:
+        print(f"  blocking power {blocking:.2f} W: halocline energy frontier --blocking-power {blocking:.2f}")
+
+
+def _at(row: dict[str, Any]) -> str:
+    return f"at {row['frequency']} MHz {row['time'] * 1e3:.2f} ms, {row['energy']:.2f} J"
