@@ -19,8 +19,9 @@ from halocline.energy.curve import TICKS, WATT
 from halocline.energy.flow import Vertex, vertices
 from halocline.energy.frequency_plan import FrequencyPlan
 from halocline.energy.network import begin, end, network_of
-from halocline.energy.pricing import COSTS, Pick, Pricing
+from halocline.energy.pricing import COSTS, Pricing
 from halocline.energy.profile_table import ProfileTable
+from halocline.energy.rounding import Pick
 from halocline.plan.plan import Plan
 from halocline.plan.require import require_choice
 from halocline.schedule.generate import generate
@@ -29,8 +30,8 @@ from halocline.schedule.instruction import Schedule
 _MOST_KEPT = 1 << 25
 """Moments kept for plans (8 bytes each). Beyond it every other solution is dropped and plans fall between the rest."""
 
-_GOOD = 0.001
-"""A plan's loss against the optimum that is not worth a second try."""
+_GOOD = 0.0015
+"""A plan's loss against the optimum that is not worth another try."""
 
 
 class Point(NamedTuple):
@@ -138,8 +139,7 @@ class Frontier:
         pricing = self._pricing
         moments = self._moments(math.floor(min(time, self.time_star) * TICKS))
         count = len(pricing.graph.operations)
-        begins = [moments[begin(number)] for number in range(count)]
-        ends = [moments[end(number)] for number in range(count)]
+        begins, ends = moments[begin(0) : begin(count) : 2], moments[end(0) : end(count) : 2]
         if self.cost == "exponential":
             picks = pricing.floored(begins, ends)
         else:

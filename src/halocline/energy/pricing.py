@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from halocline.energy.choices import Choice, Choices, Menu
-from halocline.energy.curve import TICKS, Curve, effective_cost, hull, ticks_of
+from halocline.energy.curve import TICKS, Curve, hull, ticks_of
 from halocline.energy.exponential import candidates, exponential, units
 from halocline.energy.graph import Operation, graph_of
 from halocline.energy.profile_table import ProfileTable
-from halocline.energy.rounding import Rounder, Steps, steps_of
+from halocline.energy.rounding import Pick, Rounder, Steps, pick_of, steps_of
 from halocline.schedule.instruction import REDUCE, Schedule
 
 COSTS = ("hull", "exponential")
@@ -21,16 +20,6 @@ COSTS = ("hull", "exponential")
 
 _NOTHING = Choice(0, 0.0, 0.0)
 """The one choice of an operation that takes no time: a reduction that was not measured."""
-
-
-class Pick(NamedTuple):
-    """A choice made for an operation."""
-
-    time: int
-    """Ticks."""
-    cost: float
-    """Joules beyond waiting, of all its ranks in all replicas."""
-    frequency: int
 
 
 class Pricing:
@@ -59,16 +48,13 @@ class Pricing:
         self.curves = [curve for _, curve, _ in priced]
         waits = [(first, then, self.latency if message else 0) for first, then, message in self.graph.edges]
         self._rounder = Rounder([steps for _, _, steps in priced], waits)
+        self._clocked = [self._clocked_row(row) for row in self.graph.rows]
 
     # -- picks -----------------------------------------------------------------------------------------------------
 
     def rounded(self, begins: Sequence[int], ends: Sequence[int], deadline: int, good: float) -> list[Pick]:
-        """Optimal moments rounded to choices, within the deadline. A cost of `good` joules needs no second try."""
-        chosen = self._rounder.round(begins, ends, deadline, good)
-        return [
-            Pick(steps.times[number], steps.costs[number], steps.frequencies[number])
-            for steps, number in zip(self._rounder.steps, chosen)
-        ]
+        """Optimal moments rounded to choices, within the deadline. A cost of `good` joules needs no further try."""
+        return self._rounder.round(begins, ends, deadline, good)
 
     def floored(self, begins: Sequence[int], ends: Sequence[int]) -> list[Pick]:
         """The slowest choices whose floored times fit the durations: how the exponential model is put to work."""
@@ -88,12 +74,12 @@ class Pricing:
 
     def makespan(self, picks: Sequence[Pick]) -> int:
         """Ticks from the first operation to the end of the last."""
-        return self._rounder.makespan([pick.time for pick in picks])
+        return self._rounder.makespan(picks)
 
     def frequencies(self, picks: Sequence[Pick]) -> tuple[tuple[tuple[str, int], ...], ...]:
         """For each rank, its instructions that have a frequency: (kind, MHz)."""
-        named = [(operation.instruction.kind, pick.frequency) for operation, pick in zip(self.graph.operations, picks)]
-        return tuple(tuple(named[number] for number in row if named[number][1]) for row in self.graph.rows)
+        clocks = [pick.frequency for pick in picks]
+        return tuple(tuple(zip(kinds, [clocks[number] for number in row])) for row, kinds in self._clocked)
 
     # -- prices ----------------------------------------------------------------------------------------------------
 
@@ -117,9 +103,12 @@ class Pricing:
         return self.blocking_power if operation.alone else 0.0
 
     def _pick(self, operation: Operation, choice: Choice) -> Pick:
-        count = len(operation.ranks) * self.replicas
-        cost = effective_cost(choice.time, choice.energy, count, self._power(operation))
-        return Pick(ticks_of(choice.time), cost, choice.frequency)
+        return pick_of(choice, len(operation.ranks) * self.replicas, self._power(operation))
+
+    def _clocked_row(self, row: tuple[int, ...]) -> tuple[list[int], list[str]]:
+        """Of a rank's operations, those that have a frequency, and their kinds."""
+        numbers = [number for number in row if self.choices[number][0].frequency]
+        return numbers, [self.graph.operations[number].instruction.kind for number in numbers]
 
 
 def _slowest(choices: Choices) -> Choice:

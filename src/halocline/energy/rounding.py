@@ -1,54 +1,60 @@
 """From optimal durations, which lie between what the hardware offers, to a frequency for each operation: never later
 than the deadline, and nearly as cheap. Knows operations by number and the choices of each.
 
-One way goes forward through the operations: each takes the slowest choice of its hull that still ends by its optimal
-end, but at most one step slower than its optimal duration (a slow choice here leaves little for those after it). Then
-backward: whatever slack is left, each takes the cheapest of all its choices that fits. The other way does the same in
-the opposite directions. Where the first loses little, it is taken as it is; else the cheaper of both.
+Forward through the operations, each takes the slowest choice of its hull that still ends by its optimal end, but at
+most one step slower than its optimal duration (a slow choice here leaves little for those after it). Then backward:
+whatever slack is left, each takes the cheapest of all its choices that fits. Ending early everywhere is a bias, so
+where this loses much it is tried again with ends that may be late by a part of a step, as long as the operations after
+it could still make up for it.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from halocline.energy.choices import Choices
+from halocline.energy.choices import Choice, Choices
 from halocline.energy.curve import effective_cost, hull, ticks_of
+
+_LATE = (0, 10, 25, 50)
+"""How late an operation may end, in percent of the step it takes: one try each."""
+
+
+class Pick(NamedTuple):
+    """A choice made for an operation."""
+
+    time: int
+    """Ticks."""
+    cost: float
+    """Joules beyond waiting, of all its ranks in all replicas."""
+    frequency: int
 
 
 class Steps(NamedTuple):
     """The choices of an operation that can pay: each slower one is cheaper."""
 
+    picks: tuple[Pick, ...]
     times: tuple[int, ...]
-    """Ticks, rising."""
-    costs: tuple[float, ...]
-    """Joules, falling."""
-    frequencies: tuple[int, ...]
+    """Their ticks, rising."""
     corners: tuple[int, ...]
     """Ticks of those on the hull, rising."""
-    numbers: tuple[int, ...]
-    """Their places among the times."""
 
 
 def steps_of(choices: Choices, ranks: int, blocking_power: float) -> Steps:
     """The choices of an operation with so many ranks."""
+    kept: list[Pick] = []
+    for pick in sorted(pick_of(choice, ranks, blocking_power) for choice in choices):
+        if not kept or pick.cost < kept[-1].cost:
+            kept.append(pick)
     corners = hull(choices, ranks, blocking_power).times
-    priced = sorted(
-        (ticks_of(c.time), effective_cost(c.time, c.energy, ranks, blocking_power), c.frequency) for c in choices
-    )
-    kept: list[tuple[int, float, int]] = []
-    for step in priced:
-        if not kept or step[1] < kept[-1][1]:
-            kept.append(step)
-    times = tuple(step[0] for step in kept)
-    return Steps(
-        times,
-        tuple(step[1] for step in kept),
-        tuple(step[2] for step in kept),
-        corners,
-        tuple(times.index(corner) for corner in corners),
-    )
+    return Steps(tuple(kept), tuple(pick.time for pick in kept), corners)
+
+
+def pick_of(choice: Choice, ranks: int, blocking_power: float) -> Pick:
+    cost = effective_cost(choice.time, choice.energy, ranks, blocking_power)
+    return Pick(ticks_of(choice.time), cost, choice.frequency)
 
 
 class Rounder:
@@ -57,72 +63,79 @@ class Rounder:
     def __init__(self, steps: Sequence[Steps], edges: Sequence[tuple[int, int, int]]) -> None:
         """`edges` are (first, then, ticks between them); operations stand in an order in which they can run."""
         self.steps = steps
-        self.before: list[list[tuple[int, int]]] = [[] for _ in steps]
-        self.after: list[list[tuple[int, int]]] = [[] for _ in steps]
+        self._before: list[list[tuple[int, int]]] = [[] for _ in steps]
+        self._after: list[list[tuple[int, int]]] = [[] for _ in steps]
         for first, then, wait in edges:
-            self.before[then].append((first, wait))
-            self.after[first].append((then, wait))
+            self._before[then].append((first, wait))
+            self._after[first].append((then, wait))
+        self._behind = [0] * len(steps)
+        """Ticks from an operation's end to the end of all, if everything after it runs as fast as it can."""
+        for number in reversed(range(len(steps))):
+            for then, wait in self._after[number]:
+                behind = wait + steps[then].times[0] + self._behind[then]
+                self._behind[number] = max(self._behind[number], behind)
 
-    def round(self, begins: Sequence[int], ends: Sequence[int], deadline: int, good: float) -> list[int]:
-        """For each operation the number of its choice. A cost of `good` joules needs no second try."""
-        first = self._forward(begins, ends, deadline)
-        if self.cost(first) <= good:
-            return first
-        return min(first, self._backward(begins, ends, deadline), key=self.cost)
+    def round(self, begins: Sequence[int], ends: Sequence[int], deadline: int, good: float) -> list[Pick]:
+        """A pick for each operation. A cost of `good` joules needs no further try."""
+        best: list[Pick] = []
+        least = math.inf
+        for late in _LATE:
+            chosen = self._reclaimed(self._starts(begins, ends, deadline, late), deadline)
+            cost = sum([pick.cost for pick in chosen])
+            if cost < least:
+                best, least = chosen, cost
+            if cost <= good:
+                break
+        return best
 
-    def cost(self, chosen: Sequence[int]) -> float:
-        return sum(steps.costs[number] for steps, number in zip(self.steps, chosen))
-
-    def makespan(self, times: Sequence[int]) -> int:
-        """From the first operation to the end of the last, if each takes as long as told."""
+    def makespan(self, picks: Sequence[Pick]) -> int:
+        """Ticks from the first operation to the end of the last."""
         ends: list[int] = []
-        for before, time in zip(self.before, times):
-            ends.append(max((ends[first] + wait for first, wait in before), default=0) + time)
+        for before, pick in zip(self._before, picks):
+            start = 0
+            for first, wait in before:
+                if ends[first] + wait > start:
+                    start = ends[first] + wait
+            ends.append(start + pick.time)
         return max(ends)
 
-    def _forward(self, begins: Sequence[int], ends: Sequence[int], deadline: int) -> list[int]:
-        count = len(self.steps)
-        started, ended = [0] * count, [0] * count
-        for number, steps in enumerate(self.steps):
+    def _starts(self, begins: Sequence[int], ends: Sequence[int], deadline: int, late: int) -> list[int]:
+        """When each operation starts if all take corners near their optimal durations. One always fits: those before it
+        have left it the time it needs at its fastest."""
+        started: list[int] = []
+        ended: list[int] = []
+        for steps, before, begin, end, behind in zip(self.steps, self._before, begins, ends, self._behind):
             start = 0
-            for first, wait in self.before[number]:
+            for first, wait in before:
                 if ended[first] + wait > start:
                     start = ended[first] + wait
-            corner = _corner(steps, ends[number] - start, ends[number] - begins[number])
-            started[number], ended[number] = start, start + steps.corners[corner]
-        chosen, latest = [0] * count, [0] * count
-        for number in reversed(range(count)):
-            steps, end = self.steps[number], deadline
-            for then, wait in self.after[number]:
+            corners = steps.corners
+            corner = bisect_right(corners, end - start) - 1
+            if late:
+                corner = max(corner, 0)
+                if corner + 1 < len(corners):
+                    longer = corners[corner + 1]
+                    if 100 * (start + longer - end) <= late * (longer - corners[corner]):
+                        corner += 1
+                corner = min(corner, bisect_right(corners, deadline - behind - start) - 1)
+            if corner and end - begin <= corners[corner - 1]:
+                corner = bisect_left(corners, end - begin)
+            started.append(start)
+            ended.append(start + corners[corner])
+        return started
+
+    def _reclaimed(self, started: Sequence[int], deadline: int) -> list[Pick]:
+        """From the last operation to the first, the cheapest choice between its start and its latest end."""
+        picks: list[Pick] = []
+        latest = [0] * len(started)
+        for number in reversed(range(len(started))):
+            end = deadline
+            for then, wait in self._after[number]:
                 if latest[then] - wait < end:
                     end = latest[then] - wait
-            choice = bisect_right(steps.times, end - started[number]) - 1
-            chosen[number], latest[number] = choice, end - steps.times[choice]
-        return chosen
-
-    def _backward(self, begins: Sequence[int], ends: Sequence[int], deadline: int) -> list[int]:
-        count = len(self.steps)
-        started, ended = [0] * count, [0] * count
-        for number in reversed(range(count)):
-            steps, end = self.steps[number], deadline
-            for then, wait in self.after[number]:
-                if started[then] - wait < end:
-                    end = started[then] - wait
-            corner = _corner(steps, end - begins[number], ends[number] - begins[number])
-            started[number], ended[number] = end - steps.corners[corner], end
-        chosen, earliest = [0] * count, [0] * count
-        for number, steps in enumerate(self.steps):
-            start = 0
-            for first, wait in self.before[number]:
-                if earliest[first] + wait > start:
-                    start = earliest[first] + wait
-            choice = bisect_right(steps.times, ended[number] - start) - 1
-            chosen[number], earliest[number] = choice, start + steps.times[choice]
-        return chosen
-
-
-def _corner(steps: Steps, room: int, optimal: int) -> int:
-    """The slowest corner that fits the room and is at most one slower than the optimal duration. One always fits: what
-    came before took no more than its optimal share."""
-    corners = steps.corners
-    return min(bisect_right(corners, room) - 1, bisect_left(corners, optimal), len(corners) - 1)
+            steps = self.steps[number]
+            pick = steps.picks[bisect_right(steps.times, end - started[number]) - 1]
+            picks.append(pick)
+            latest[number] = end - pick.time
+        picks.reverse()
+        return picks
