@@ -5,6 +5,7 @@ Each layer's parameters come from a seed derived from its name, so every layout 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,13 +20,30 @@ Layer = nn.Module | Callable[[], nn.Module]
 def named_layers(layers: nn.Sequential | Sequence[Layer]) -> list[tuple[str, Layer]]:
     """The layers with their names: a Sequential's own, else their numbers."""
     if isinstance(layers, nn.Sequential):
-        return list(layers.named_children())
+        return _each_once(list(zip(layers._modules, layers)))  # named_children leaves out a module that is there twice
     if isinstance(layers, nn.Module):
         raise ValueError(
             f"the model is a {type(layers).__name__}, not a sequence of layers: pass an nn.Sequential or a list of "
             f"layers, each taking what the one before returns"
         )
-    return [(str(number), layer) for number, layer in enumerate(layers)]
+    return _each_once([(str(number), layer) for number, layer in enumerate(layers)])
+
+
+def _each_once(named: list[tuple[str, Layer]]) -> list[tuple[str, Layer]]:
+    """A module that stands in several places, say one ReLU for all, becomes as many; one with parameters cannot."""
+    first: dict[int, str] = {}
+    found = []
+    for name, layer in named:
+        if isinstance(layer, nn.Module) and id(layer) in first:
+            if any(True for _ in (*layer.parameters(), *layer.buffers())):
+                raise ValueError(
+                    f"layers {first[id(layer)]} and {name} are one {type(layer).__name__} with parameters, which "
+                    f"stages cannot share: make two of it, and name the parameters as tied"
+                )
+            layer = copy.deepcopy(layer)
+        first.setdefault(id(layer), name)
+        found.append((name, layer))
+    return found
 
 
 def derived_seed(*parts: object) -> int:
