@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from halocline.plan import Plan
 from halocline.runtime import Engine
-from halocline.runtime.address import layers_at
-from halocline.runtime.trial import LOSSES, Trial, optimizer
 from halocline.runtime.verify import Differences, compare, difference, reference
+from halocline.train.trial import Trial, optimizer
 
 ALONE = Plan.from_flags(split_size=1, parts=3, layers=8)
 
@@ -26,9 +24,9 @@ def trial(model: str = "small_cnn", **fields: Any) -> Trial:
 def differences(made: Trial, damage: Any = None) -> Differences:
     """The engine alone in this process against the reference, its layers damaged first if asked."""
     output = made.output_shape()
-    settings: Any = {"loss": LOSSES[made.named_loss(output)], "optimizer": optimizer, "dtype": made.torch_dtype}
-    known = reference(made.layers(), ALONE, made.batches(output), **settings)
-    engine = Engine(ALONE, made.layers(), **settings)
+    settings: Any = {"loss": made.chosen_loss(output), "optimizer": optimizer, "dtype": made.torch_dtype}
+    known = reference(made.made().layers, ALONE, made.batches(output), **settings)
+    engine = Engine(ALONE, made.made().layers, **settings)
     if damage is not None:
         damage(engine)
     found = compare(engine, made.batches(output), known)
@@ -83,39 +81,7 @@ def test_what_cannot_be_compared_differs_without_bound() -> None:
 
 def test_a_tensor_that_no_rank_holds_is_seen() -> None:
     made = trial()
-    known = reference(made.layers(), ALONE, made.batches((2, 10)), loss=F.cross_entropy, dtype=torch.float64)
+    known = reference(made.made().layers, ALONE, made.batches((2, 10)), loss=F.cross_entropy, dtype=torch.float64)
     found = Differences()
     found.require(known)
     assert found.worst == math.inf
-
-
-def test_losses_follow_the_output() -> None:
-    made = trial()
-    assert made.named_loss((2, 10)) == "cross-entropy"
-    assert made.named_loss((2, 5, 8, 8)) == "cross-entropy"
-    assert made.named_loss((2,)) == "mse"
-    assert made.batches((2, 5, 8, 6))[0][1].shape == (7, 8, 6)
-    assert made.batches((2,))[0][1].dtype == torch.float64
-    with pytest.raises(ValueError, match="cross-entropy, mse"):
-        trial(loss="hinge").named_loss((2, 10))
-
-
-def test_addresses() -> None:
-    assert len(layers_at("halocline.models.small:small_cnn")) == 8
-    with pytest.raises(ValueError, match="no address"):
-        layers_at("small")
-    with pytest.raises(ValueError, match=r"there is no module halocline\.models\.huge"):
-        layers_at("halocline.models.huge:net")
-    with pytest.raises(ValueError, match="has no tiny"):
-        layers_at("halocline.models.small:tiny")
-    with pytest.raises(ValueError, match="gave a OrderedDict"):
-        layers_at("collections:OrderedDict")
-
-
-def test_a_model_that_fails_on_one_device_is_told_apart() -> None:
-    class Trialled(Trial):
-        def layers(self) -> Any:
-            return nn.Sequential(nn.Flatten(), nn.Linear(7, 4))
-
-    with pytest.raises(ValueError, match="layer 1 of x:y fails on one device"):
-        Trialled("x:y", "", (8, 8), 4).output_shape()

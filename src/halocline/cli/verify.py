@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from halocline.cli import plan_show
-from halocline.models import address
+from halocline.models.zoo import find
 from halocline.plan.flags import Flags
 from halocline.plan.plan import Plan
+from halocline.train.config import MODEL_OPTIONS, PLAN_FLAGS, Config
 
 if TYPE_CHECKING:
     from halocline.runtime.verify import Differences
@@ -29,18 +30,34 @@ class Options(Flags):
     Exits with 0 if none exceeds 1e-10 (1e-4 in float32), and with 1 if one does. Takes the flags of plan show."""
 
     model: str | None = None
-    """small-cnn, small-mlp, or package.module:callable (the current directory counts) that returns an nn.Sequential or
-    a list of layers. May be given as a plain word."""
+    """A name that halocline models lists, or package.module:callable (the current directory counts) that returns an
+    nn.Sequential or a list of layers. May be given as a plain word."""
     plan: str | None = None
     """A plan.toml instead of flags."""
+    num_layers: int | None = None  # type: ignore[assignment]
+    """AmoebaNet: number of normal cells."""
+    num_filters: int | None = None  # type: ignore[assignment]
+    """AmoebaNet: number of filters."""
+    num_classes: int | None = None  # type: ignore[assignment]
+    """Number of classes."""
+    hidden: int | None = None
+    """Transformers: width."""
+    heads: int | None = None
+    """Transformers: attention heads."""
+    vocab: int | None = None
+    """Transformers: words of the vocabulary."""
+    seq: int | None = None
+    """Transformers: tokens of a sample."""
+    model_options: str | None = None
+    """Further options of the model's function, e.g. base_width=32,norm=group."""
     dtype: str = "float64"
     """float64 or float32."""
     steps: int = 2
     """Optimizer steps to compare."""
     loss: str | None = None
-    """cross-entropy or mse (left out: cross-entropy where the model's output has classes, else mse)."""
+    """cross-entropy or mse (left out: the model's own, else cross-entropy where its output has classes, else mse)."""
     seed: int = 0
-    """Of the weights, the images and the dropout."""
+    """Of the weights, the data and the dropout."""
     deadline: float = 60.0
     """Seconds that any process may wait for another."""
     device: str = "cpu"
@@ -52,6 +69,7 @@ class Options(Flags):
 def run(options: Options) -> int:
     if options.model is None:
         raise ValueError("no model to verify: write halocline verify MODEL, e.g. small-cnn or package.module:callable")
+    find(options.model)
     if options.dtype not in TOLERANCE:
         raise ValueError(f"--dtype {options.dtype} is not known: use {' or '.join(TOLERANCE)}")
     if options.device not in ("cpu", "cuda"):
@@ -65,25 +83,27 @@ def run(options: Options) -> int:
     with console.status("loading") as status:
         # torch takes seconds to load: wrong options have been answered by now, and something moves.
         from halocline.runtime.layers import named_layers
-        from halocline.runtime.trial import Trial
-        from halocline.runtime.trial import run as run_trial
+        from halocline.train.planning import known_of, model_of, options_for
+        from halocline.train.trial import Trial
+        from halocline.train.trial import run as run_trial
 
+        config = _config(options)
+        model = model_of(config)
+        plan = _plan(options, len(named_layers(model.layers)), known_of(config, model))
+        samples = plan.replicas * (plan.batch or plan.microbatches * max(2, *(s.lanes for s in plan.stages), 2))
         trial = Trial(
-            address(options.model),
-            "",
-            (),
-            0,
+            options.model,
+            plan.to_toml(),
+            plan.image or model.image,
+            samples,
             options.steps,
             options.dtype,
             options.loss,
             options.seed,
             options.deadline,
             options.device,
+            options_for(config, options.model)[0],
         )
-        plan = _plan(options, len(named_layers(trial.layers())))
-        image = plan.image or (32, 32)
-        samples = plan.replicas * (plan.batch or plan.microbatches * max(2, *(s.lanes for s in plan.stages), 2))
-        trial = dataclasses.replace(trial, plan=plan.to_toml(), image=image, samples=samples)
         found = run_trial(trial, lambda what: status.update(f"{options.model}: {options.steps} steps on {what}"))
     tolerance = TOLERANCE[options.dtype]
     exact = found.worst <= tolerance
@@ -94,11 +114,16 @@ def run(options: Options) -> int:
     return 0 if exact else 1
 
 
-def _plan(options: Options, layers: int) -> Plan:
-    flags = {field.name: getattr(options, field.name) for field in dataclasses.fields(Flags)}
-    flags["model"] = None  # here the model's name says nothing about the plan
+def _config(options: Options) -> Config:
+    """The settings of a run with the same model: what its function is given, and how it is cut."""
+    names = ("model", *MODEL_OPTIONS, "model_options", "partition_method", "seed")
+    return Config(**{name: getattr(options, name) for name in names})
+
+
+def _plan(options: Options, layers: int, known: dict[str, Any]) -> Plan:
+    flags = {name: getattr(options, name) for name in PLAN_FLAGS}
     if options.plan is None:
-        return Plan.from_flags(Flags(**flags), layers=layers)
+        return Plan.from_flags(Flags(**flags), layers=layers, **known)
     batch = flags.pop("batch_size")
     plan = plan_show.loaded(plan_show.Options(**flags, plan=options.plan))
     if batch is None or batch == plan.batch:
