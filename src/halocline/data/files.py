@@ -97,15 +97,19 @@ class Files:
 
     def mask(self, sample: int, box: Box) -> NDArray[np.int64]:
         path = self.listing.masks[sample]
-        values = self._opened(path, mask=True).read(box)[0].astype(np.int64)
+        return self._classes(path, self._opened(path, mask=True).read(box)[0])
+
+    def _classes(self, path: str, values: NDArray) -> NDArray[np.int64]:
+        """A mask's values as classes."""
+        classes = values.astype(np.int64)
         if self.classes == 2:
-            values[values == IGNORE] = 1
+            classes[classes == IGNORE] = 1
         elif self.classes <= IGNORE:
-            values[values == IGNORE] = IGNORED
-        worst = int(values.max(initial=0))
-        if worst >= self.classes or int(values.min(initial=0)) < IGNORED:
+            classes[classes == IGNORE] = IGNORED
+        worst = int(classes.max(initial=0))
+        if worst >= self.classes or int(classes.min(initial=0)) < IGNORED:
             raise BadFile(path, f"has class {worst} at a pixel, and there are {self.classes} classes, from 0 on")
-        return values
+        return classes
 
     @property
     def bytes_read(self) -> int:
@@ -223,7 +227,9 @@ class Files:
                     f"has {picture.size[0]} x {picture.size[1]} pixels, its image {size[0]} x {size[1]}: "
                     f"they must be the same",
                 )
-            picture.check(thorough and size[0] * size[1] <= THOROUGH_PIXELS)
+            picture.check(thorough=False)
+            if thorough and size[0] * size[1] <= THOROUGH_PIXELS:
+                self._classes(mask, picture.read(((0, size[0]), (0, size[1])))[0])
         finally:
             picture.close()
 

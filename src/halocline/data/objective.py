@@ -56,7 +56,7 @@ def span_counts(length: int, sentinels: int) -> tuple[int, int]:
 def span_length(encoder: int, sentinels: int) -> int:
     """The length of a text that fills the encoder once its spans are cut out. One token more in the text is none or
     one more in the encoder, so it can be filled exactly."""
-    length = encoder
+    length = encoder // 2
     while True:
         cut, spans = span_counts(length + 1, sentinels)
         if length + 1 - cut + spans + 1 > encoder:
