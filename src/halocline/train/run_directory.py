@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from halocline.plan.plan import Plan
-from halocline.train.config import LATEST, Config
+from halocline.train.config import LATEST, PLAN_FLAGS, Config
 from halocline.train.manifest import NAME as MANIFEST
 
 RUNS = Path("runs")
@@ -112,11 +112,26 @@ def resolved(config: Config) -> tuple[Config, Plan | None]:
     known = {field.name: field.default for field in fields(Config)}
     said = {name: getattr(config, name) for name, default in known.items() if getattr(config, name) != default}
     kept = {name: value for name, value in saved.items() if name in known and name not in ("resume", "run_dir")}
+    plan = Plan.load(run.plan)
+    if said.keys() & {*PLAN_FLAGS, "plan"} - {"batch_size", "image_size"}:
+        # Another plan, said anew: nothing of the old one's flags, but its images and as many samples a step.
+        old = {*PLAN_FLAGS, "plan"} - {"image_size"}
+        kept = {name: value for name, value in kept.items() if name not in old}
+        kept |= {"accumulate": known["accumulate"]} | _same_batch(said, plan)
+        return replace(Config(**{**kept, **said}), run_dir=begin.directory), None
     whole = replace(Config(**{**kept, **said}), run_dir=begin.directory)
-    if config.plan is not None or config.flags != Config().flags:
-        return whole, None
     # What was accumulated is in the saved plan already.
-    return whole, Plan.load(run.plan)
+    return whole, (None if "batch_size" in said or "image_size" in said else plan)
+
+
+def _same_batch(said: dict[str, Any], plan: Plan) -> dict[str, int]:
+    """The flag that gives a new plan as many samples a step as the old one had."""
+    if plan.batch is None or "plan" in said:
+        return {}
+    gems = said.get("schedule") == "gems" or (said.get("times") or 1) > 1
+    passes = (said.get("times") or said.get("passes") or 2) if gems else 1
+    accumulated = said.get("accumulate", 1)
+    return {"batch_size": max(1, plan.batch // (passes * accumulated))}
 
 
 def newest_run(root: Path) -> Path:
