@@ -48,7 +48,7 @@ def test_one_model_layer_by_layer(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_any_option_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = json.loads(ask(capsys, "models unet --options depth=2,base-width=8,norm=group --json"))
+    (found,) = json.loads(ask(capsys, "models unet --model-options depth=2,base_width=8,norm=group --json"))
     assert found["layers"] == 6
     assert found["options"]["norm"] == "group" and found["options"]["base_width"] == 8
 
@@ -63,7 +63,7 @@ def test_a_users_own_model(tmp_path: Path) -> None:
         "from torch import nn\n\n\ndef make(width=4):\n    return nn.Sequential(nn.Conv2d(3, width, 1), nn.ReLU())\n"
     )
     code = "import sys; from halocline.cli import main; sys.exit(main())"
-    words = ["models", "my_model:make", "--options", "width=5", "--image-size", "8", "--json"]
+    words = ["models", "my_model:make", "--model-options", "width=5", "--image-size", "8", "--json"]
     done = subprocess.run(
         [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
@@ -78,8 +78,8 @@ def test_a_users_own_model(tmp_path: Path) -> None:
         ("models amoebanet", "did you mean amoebanet-d?"),
         ("models resnet-v2-100", "use 92 or 101"),
         ("models unet --num-layers 3", "unet has no option num_layers"),
-        ("models unet --options depth", "write name=value,name=value"),
-        ("models unet --options depht=3", "did you mean depth?"),
+        ("models unet --model-options depth", "no name=value"),
+        ("models unet --model-options depht=3", "did you mean depth?"),
         ("models unet --image-size 0", "use 1 or more"),
         ("models amoebanet-d --num-layers 4", "use 3 or 6"),
         ("models --imagesize 3", "did you mean --image-size?"),

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from halocline.models.zoo import ZOO, find
 from halocline.plan.plan import Plan
+from halocline.train.config import MODEL_OPTIONS, Config
 
 if TYPE_CHECKING:
     from halocline.models.count import Count
     from halocline.models.model import Model
-
-_SAID = ("num_classes", "num_layers", "num_filters", "layers", "hidden", "heads", "vocab", "seq")
-"""Flags that go to the model as options of the same name."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,8 @@ class Options:
     """Transformers: words of the vocabulary."""
     seq: int | None = None
     """Transformers: tokens of a sample."""
-    options: str | None = None
-    """Any other options of the model, e.g. depth=5,norm=group."""
+    model_options: str | None = None
+    """Further options of the model's function, e.g. base_width=32,norm=group."""
     no_activations: bool = False
     """Count layers and parameters only."""
     json: bool = False
@@ -70,8 +68,8 @@ def run(options: Options) -> int:
     if options.image_size is not None:
         height, width = Plan.from_flags(image_size=options.image_size).image or (0, 0)
         image = height, width
-    said = {name: getattr(options, name) for name in _SAID if getattr(options, name) is not None}
-    said.update(_pairs(options.options))
+    given = (*MODEL_OPTIONS, "model_options")
+    said = Config(**{name: getattr(options, name) for name in given}).options_of_model
     names = list(ZOO) if options.name is None else [options.name]
 
     from rich.console import Console
@@ -86,39 +84,17 @@ def run(options: Options) -> int:
             status.update(f"counting {name}")
             known = options_of(name)
             # In the whole table an option goes to the models that have it; to a single model it goes as it was said.
-            given = {key: value for key, value in said.items() if options.name is not None or key in known}
-            model = make(name, **given)
+            taken = {key: value for key, value in said.items() if options.name is not None or key in known}
+            model = make(name, **taken)
             size = None if model.sequence else image or model.image
-            rows.append(_Row(model, count(model, size, not options.no_activations), size, {**known, **given}))
+            rows.append(_Row(model, count(model, size, not options.no_activations), size, {**known, **taken}))
     if options.json:
-        print(json.dumps([_facts(row, options.name is not None) for row in rows], indent=1))
+        print(json.dumps([_facts(row, options.name is not None) for row in rows], indent=1, default=str))
     elif options.name is None:
         _draw_table(rows)
     else:
         _draw_layers(rows[0])
     return 0
-
-
-def _pairs(text: str | None) -> dict[str, Any]:
-    """depth=5,norm=group -> {"depth": 5, "norm": "group"}."""
-    found: dict[str, Any] = {}
-    for part in (text or "").split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not part.strip():
-            continue
-        if not key or not equals or not value:
-            raise ValueError(f"--options {text!r} is not understood at {part!r}: write name=value,name=value")
-        found[key.replace("-", "_")] = _value(value)
-    return found
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _facts(row: _Row, layers: bool) -> dict[str, Any]:
