@@ -91,7 +91,7 @@ def test_a_model_of_the_zoo_becomes_one_of_transformers(name: str, options: dict
     model = make(name, **sizes)
     torch.manual_seed(3)
     net = tie(one_device(model), model.tied)
-    hf.save(tmp_path, model, net.named_parameters())
+    hf.save(tmp_path, model, [*net.named_parameters(), *net.named_buffers()])
     kind = json.loads((tmp_path / "config.json").read_text())["model_type"]
     peer = load_peer(tmp_path, kind)
     source, target = words(seed=1), words(seed=2)

@@ -60,15 +60,17 @@ def save(
     directory: str | Path, model: Model, tensors: Iterable[tuple[str, Tensor]], *, shard_bytes: int = 5 * 10**9
 ) -> None:
     """Write parameters, given in any order by their names in the sequence of layers, as a folder that transformers
-    loads. A tied parameter is wanted under the first of its names; its copies may be left out."""
+    loads. A tied parameter is wanted under the first of its names; its copies, and buffers, may be given or not."""
     family = _family_of(model)
     copies = {second for _, second in model.tied}
     weights = {w.ours: w for w in family.weights(model.architecture) if w.ours not in copies}
-    shapes = _shapes(model)
+    shapes, buffers = _shapes(model), _buffers(model)
     missing = dict.fromkeys(weights)
 
     def theirs() -> Iterator[tuple[str, Tensor]]:
         for name, tensor in tensors:
+            if name in buffers:
+                continue  # made anew from the settings
             if name not in shapes:
                 raise ValueError(f"{name} is no parameter of {model.name}: give those of its sequence of layers")
             if tensor.shape != shapes[name]:
@@ -133,11 +135,17 @@ def _agreeing(directory: str | Path, model: Model) -> Family:
 
 
 def _shapes(model: Model) -> dict[str, torch.Size]:
-    """Parameter -> its shape, without making it."""
-    found = {}
-    with torch.device("meta"):
-        layers = model.layers.named_children() if isinstance(model.layers, nn.Sequential) else enumerate(model.layers)
-        for number, layer in layers:
-            made = layer if isinstance(layer, nn.Module) else layer()
-            found.update({f"{number}.{name}": p.shape for name, p in made.named_parameters()})
-    return found
+    """Parameter -> its shape."""
+    return {f"{number}.{name}": p.shape for number, layer in _hollow(model) for name, p in layer.named_parameters()}
+
+
+def _buffers(model: Model) -> set[str]:
+    return {f"{number}.{name}" for number, layer in _hollow(model) for name, _ in layer.named_buffers()}
+
+
+def _hollow(model: Model) -> Iterator[tuple[str, nn.Module]]:
+    """The layers by name, without their values."""
+    assert not isinstance(model.layers, nn.Sequential)  # the builders of these families give functions
+    for number, layer in enumerate(model.layers):
+        with torch.device("meta"):
+            yield str(number), layer()
