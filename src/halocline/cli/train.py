@@ -8,7 +8,7 @@ Options = Config
 
 
 def run(options: Config) -> int:
-    if options.model is None and options.resume is None:
+    if options.model is None and options.resume is None and options.from_hf is None:
         raise ValueError(
             "no model to train: write halocline train MODEL, e.g. resnet-v1-20 or package.module:callable; "
             "halocline models lists them"

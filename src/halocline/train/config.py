@@ -68,6 +68,10 @@ class Config(Flags):
     """The share of the data that is kept for evaluation, where it has no split of its own; 0 for no evaluation."""
     augment: str | None = None
     """What is done to training images by chance, e.g. flip,rotate,crop,pad=4,colour=0.2; all tiles of one agree."""
+    mean: str | None = None
+    """Subtracted from each channel of an image, whose values lie in [0, 1], e.g. 0.5,0.5,0.5."""
+    std: str | None = None
+    """What each channel is then divided by."""
     bad_files: str = "stop"
     """A file that cannot be read: stop, or skip it and count."""
     level: int = 0

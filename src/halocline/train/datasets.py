@@ -33,14 +33,16 @@ def open_datasets(
         "task": config.objective or model.task,
         "classes": model.classes,
         "channels": model.channels,
-        # Files say how large they are, and so does CIFAR-10; what is generated has the size that suits the model.
-        "image": plan.image or (None if app in (FOLDER, CIFAR) else model.image),
+        # Files say how large they are, and so do lesions and CIFAR-10; synthetic images suit the model.
+        "image": plan.image or (model.image if app == SYNTHETIC else None),
         "samples": config.samples or BATCHES * plan.batch * plan.replicas,
         "seed": config.seed,
         "evaluation_fraction": config.evaluation_fraction,
         "bad": config.bad_files,
         "known_bad": known_bad,
         "level": config.level,
+        "mean": _numbers("mean", config.mean),
+        "std": _numbers("std", config.std),
         "augment": parse(config.augment or ""),
         "sequence": model.sequence,
         "vocabulary": model.classes,
@@ -53,3 +55,11 @@ def open_datasets(
     if not config.evaluation_fraction:
         return trained, None
     return trained, open_dataset(app, datapath, split=EVALUATION, **settings)
+
+
+def _numbers(name: str, text: str | None) -> list[float] | None:
+    """One number per channel."""
+    try:
+        return None if text is None else [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name} = {text} is not a list of numbers: write one per channel, e.g. 0.5,0.5,0.5") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from halocline.models import hf
 from halocline.train.checkpoint import Checkpoint, complete
 from halocline.train.config import Config
 from halocline.train.manifest import NAME, Damaged
@@ -45,11 +46,9 @@ def export(source: str, out: str, dtype: str | None = None) -> str:
 
 def export_to_hf(source: str, directory: str, dtype: str | None = None) -> str:
     """Write the weights in Hugging Face's layout; what was done, in words."""
-    from halocline.train.hugging_face import save
-
     checkpoint = opened(Path(source))
     known = {k: v for k, v in checkpoint.manifest.config.items() if k in Config.__dataclass_fields__}
-    save(directory, model_of(Config(**known)), weights(checkpoint, _dtype(dtype)))
+    hf.save(directory, model_of(Config(**known)), weights(checkpoint, _dtype(dtype)))
     return f"wrote {directory}: {checkpoint.manifest.config.get('model')} of step {checkpoint.manifest.step}"
 
 

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from halocline.models import hf
 from halocline.models.count import count
 from halocline.models.model import Model, make, options_of
 from halocline.plan.flags import Flags
@@ -18,6 +19,15 @@ from halocline.train.config import PLAN_FLAGS, Config
 
 BATCH = 32
 """Samples of a replica's batch where nothing is said."""
+
+
+def named(config: Config) -> Config:
+    """The settings with the model named where only --from-hf says which it is."""
+    if config.model is not None or config.from_hf is None:
+        return config
+    address, options = hf.describe(config.from_hf)
+    said = {**{k: v for k, v in options.items() if v is not None}, **config.options_of_model}
+    return replace(config, model=address, model_options=",".join(f"{name}={value}" for name, value in said.items()))
 
 
 def model_of(config: Config) -> Model:

@@ -4,7 +4,7 @@ named with both sides. Knows checkpoints and engines; nothing of the loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -30,9 +30,11 @@ def restore(engine: Engine, checkpoint: Checkpoint) -> None:
     engine.steps = checkpoint.manifest.step
 
 
-def restore_weights(engine: Engine, tensors: Iterable[tuple[str, Tensor]], source: str) -> None:
-    """Parameters and buffers alone, from whatever yields them by their one-device names. Every rank calls this."""
-    _together(engine, lambda: _take_weights(engine, tensors, source))
+def restore_weights(
+    engine: Engine, read: Callable[[Container[str]], Iterable[tuple[str, Tensor]]], source: str
+) -> None:
+    """Parameters alone, from whatever reads those of some one-device names. Every rank calls this."""
+    _together(engine, lambda: _take_weights(engine, read, source))
 
 
 def _together(engine: Engine, do: Any) -> None:
@@ -57,10 +59,10 @@ def _restore_model(engine: Engine, checkpoint: Checkpoint) -> None:
         fill(tensor, checkpoint.tensor(name))
 
 
-def _take_weights(engine: Engine, tensors: Iterable[tuple[str, Tensor]], source: str) -> None:
+def _take_weights(engine: Engine, read: Callable[[Container[str]], Iterable[tuple[str, Tensor]]], source: str) -> None:
     ours = _ours(engine)
     missing = dict(ours)
-    for name, value in tensors:
+    for name, value in read(ours):
         if name in ours:
             if ours[name].shape != value.shape:
                 raise ValueError(_misfit(name, ours[name].shape, value.shape, source))

@@ -26,7 +26,7 @@ from halocline.runtime.lost import PeerLost
 from halocline.runtime.shortage import OutOfMemory
 from halocline.train.config import Config
 from halocline.train.interrupt import EXIT_CODE, SIGNALS
-from halocline.train.planning import model_of, plan_of
+from halocline.train.planning import model_of, named, plan_of
 from halocline.train.progress import Progress, progress, score_words
 from halocline.train.run_directory import resolved
 from halocline.train.trainer import Outcome, Trainer
@@ -50,7 +50,7 @@ class Failure:
 
 def start(config: Config, shown: Show = progress) -> int:
     """Run to the end; the exit code. `shown` makes what shows a rank's progress."""
-    config, plan = resolved(config)
+    config, plan = resolved(named(config))
     if plan is None:
         plan = plan_of(config, model_of(config))
     place = detect()

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from halocline.data.dataset import Dataset, skipped
+from halocline.models import hf
 from halocline.models.model import Model
 from halocline.plan.plan import Plan
 from halocline.runtime.engine import Engine, StepResult
@@ -31,6 +32,7 @@ from halocline.train.config import Config
 from halocline.train.datasets import open_datasets
 from halocline.train.equipment import Equipment
 from halocline.train.evaluation import evaluate
+from halocline.train.export import weights
 from halocline.train.interrupt import Interrupt
 from halocline.train.metrics import EVALUATION, STEP, Metrics
 from halocline.train.optimizers import LearningRate, OptimizerMaker, set_learning_rate
@@ -132,6 +134,8 @@ class Trainer:
                     self._evaluate(metrics)
                 if self._due(self.config.save_every) or ended or stop:
                     self._save()
+            if self.config.to_hf is not None and self.saved and not stop and self.world.rank == 0:
+                hf.save(self.config.to_hf, self.model, weights(checkpoints.Checkpoint(Path(self.saved))))
         return Outcome(self.engine.steps, result.loss, self.scores, str(self.directory.path), self.saved, stop)
 
     def _due(self, every: int | None) -> bool:
@@ -192,9 +196,8 @@ class Trainer:
                 self.progress.say(f"no checkpoint in {begin.newest_of} yet: starting at step 0")
         if found is None:
             if self.config.from_hf is not None:
-                from halocline.train.hugging_face import load
-
-                restore_weights(self.engine, load(self.config.from_hf, self.model), self.config.from_hf)
+                source = self.config.from_hf
+                restore_weights(self.engine, lambda names: hf.load(source, self.model, names), source)
             return False
         restore(self.engine, found)
         self.batches.sampler.load(found.manifest.state["sampler"])

@@ -73,7 +73,7 @@ class Trial:
     def output_shape(self) -> tuple[int, ...]:
         """What the model makes of two samples, found on one device."""
         net = one_device(self.made().layers, self.seed).to(self.torch_dtype).eval()
-        empty = [torch.zeros(t.shape, dtype=t.dtype) for t in self.known.inputs(2, self.image)]
+        empty = [torch.zeros(t.shape, dtype=t.dtype) for t in self.known.inputs(2, self.image or None)]  # type: ignore[arg-type]
         with torch.no_grad(), own_randomness(self.seed):
             inputs = [t.to(self.torch_dtype) if t.is_floating_point() else t for t in empty]
             value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
