@@ -30,7 +30,7 @@ def test_the_padding_word_learns_from_the_head_only() -> None:
     token_loss(net(source), words(seed=1)).backward()
     gradient = net.get_parameter("0.tokens.weight").grad
     assert gradient is not None and not gradient[3].any() and gradient[source[0, 1]].any()
-    freely = built(small("bert-base-uncased", padding=None, tied=False))
+    freely = built(small("bert-base-uncased", padding=-1, tied=False))
     assert torch.equal(freely(source), net(source))
     token_loss(freely(source), words(seed=1)).backward()
     other = freely.get_parameter("0.tokens.weight").grad

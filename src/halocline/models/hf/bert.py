@@ -19,7 +19,7 @@ def options(config: Config) -> dict[str, Any]:
     require(config, "position_embedding_type", ("absolute", None))
     require(config, "is_decoder", (False,))
     require(config, "add_cross_attention", (False,))
-    positions = config.get("max_position_embeddings", 512)
+    positions, padding = config.get("max_position_embeddings", 512), config.get("pad_token_id", 0)
     return {
         "layers": config.get("num_hidden_layers", 12),
         "hidden": config.get("hidden_size", 768),
@@ -29,7 +29,7 @@ def options(config: Config) -> dict[str, Any]:
         "positions": positions,
         "types": config.get("type_vocab_size", 2),
         "ff": config.get("intermediate_size", 3072),
-        "padding": config.get("pad_token_id", 0),
+        "padding": -1 if padding is None else padding,
         "eps": config.get("layer_norm_eps", 1e-12),
     }
 
@@ -49,7 +49,7 @@ def config(a: Bert) -> dict[str, Any]:
         "hidden_dropout_prob": a.dropout,
         "attention_probs_dropout_prob": a.attention_dropout,
         "layer_norm_eps": a.eps,
-        "pad_token_id": a.padding,
+        "pad_token_id": a.padding if a.padding >= 0 else None,
         "tie_word_embeddings": a.tied,
     }
 
