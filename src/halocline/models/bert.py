@@ -20,7 +20,7 @@ from halocline.models.attention import SelfAttention, head_features
 from halocline.models.feed_forward import FeedForward
 from halocline.models.initial import Embedding, Linear
 from halocline.models.model import MASKED, Model
-from halocline.models.split import VOCABULARY
+from halocline.models.split import SEQUENCE, VOCABULARY
 from halocline.models.token_loss import token_loss
 
 
@@ -36,7 +36,7 @@ class Bert:
     types: int
     ff: int
     tied: bool
-    padding: int | None
+    padding: int
     dropout: float
     attention_dropout: float
     eps: float
@@ -56,14 +56,14 @@ def bert(
     types: int = 2,
     ff: int | None = None,
     tied: bool = True,
-    padding: int | None = 0,
+    padding: int = 0,
     dropout: float = 0.0,
     attention_dropout: float | None = None,
     eps: float = 1e-12,
 ) -> Model:
     """A masked language model. `positions` (default `seq`) is the longest sequence it can take, `types` the rows of the
     sentence-type table, `ff` (default 4 x hidden) the width of the feed-forward part, `tied` says whether the head is
-    the token table; the row of the word `padding` in that table learns from the head only."""
+    the token table; the row of the word `padding` in that table learns from the head only (-1: there is none)."""
     positions = seq if positions is None else positions
     if seq > positions:
         raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
@@ -111,7 +111,7 @@ class Embeddings(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.tokens(words)
-        if self.padding is not None:
+        if self.padding >= 0:
             # Not the table's own padding_idx, which counts rows of the whole table and not of a part of it.
             x = torch.where((words == self.padding).unsqueeze(-1), x.detach(), x)
         place = self.positions(torch.arange(words.shape[1], device=words.device))
@@ -121,6 +121,8 @@ class Embeddings(nn.Module):
 
 class Block(nn.Module):
     """Attention and feed-forward, each added to what came in and then normed."""
+
+    split: ClassVar[dict[str, str]] = {"attention_norm": SEQUENCE, "feed_forward_norm": SEQUENCE}
 
     def __init__(self, a: Bert) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from halocline.models.attention import SelfAttention, head_features
 from halocline.models.feed_forward import FeedForward
 from halocline.models.initial import STD, Embedding, Linear
 from halocline.models.model import CAUSAL, Model
-from halocline.models.split import VOCABULARY
+from halocline.models.split import SEQUENCE, VOCABULARY
 from halocline.models.token_loss import token_loss
 
 
@@ -127,6 +127,8 @@ class Positions(nn.Module):
 
 class Block(nn.Module):
     """Attention and feed-forward, each after its norm and added to what came in."""
+
+    split: ClassVar[dict[str, str]] = {"attention_norm": SEQUENCE, "feed_forward_norm": SEQUENCE}
 
     def __init__(
         self, hidden: int, attention: SelfAttention, feed_forward: FeedForward, dropout: float, eps: float

@@ -21,3 +21,6 @@ VOCABULARY = "vocabulary"
 """An Embedding's rows, or the output features of the Linear that makes logits, bias included: one per word."""
 HEADS = "heads"
 """A buffer with one entry per head, along its first dim."""
+SEQUENCE = "sequence"
+"""A norm of a block that sees each token alone, as does all else in the block but for the children that are divided by
+the words above: between those, a holder may have some of the tokens."""

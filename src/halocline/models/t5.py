@@ -23,7 +23,7 @@ from halocline.models.feed_forward import FeedForward
 from halocline.models.initial import Embedding, Linear
 from halocline.models.model import SPANS, Model
 from halocline.models.position_bias import RelativePositions
-from halocline.models.split import VOCABULARY
+from halocline.models.split import SEQUENCE, VOCABULARY
 from halocline.models.token_loss import token_loss
 
 States = tuple[Tensor, Tensor]
@@ -149,6 +149,12 @@ class Tokens(nn.Module):
 class EncoderBlock(nn.Module):
     """Self-attention and feed-forward on the encoder's states; the last block norms what the decoder will see."""
 
+    split: ClassVar[dict[str, str]] = {
+        "attention_norm": SEQUENCE,
+        "feed_forward_norm": SEQUENCE,
+        "final_norm": SEQUENCE,
+    }
+
     def __init__(self, a: T5, last: bool = False) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(a.hidden, a.eps)
@@ -171,6 +177,8 @@ class EncoderBlock(nn.Module):
 class DecoderSelf(nn.Module):
     """The first half of a decoder block: causal self-attention."""
 
+    split: ClassVar[dict[str, str]] = {"attention_norm": SEQUENCE}
+
     def __init__(self, a: T5) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(a.hidden, a.eps)
@@ -185,6 +193,8 @@ class DecoderSelf(nn.Module):
 
 class DecoderCross(nn.Module):
     """The second half: attention to the encoder's states, and feed-forward."""
+
+    split: ClassVar[dict[str, str]] = {"attention_norm": SEQUENCE, "feed_forward_norm": SEQUENCE}
 
     def __init__(self, a: T5) -> None:
         super().__init__()

@@ -27,14 +27,15 @@ def build_stages(
     seed: int,
     dtype: torch.dtype | None,
     channels_last: bool,
+    sequence: bool = False,
 ) -> Stages:
-    """The layers of the stages that this rank holds."""
+    """The layers of the stages that this rank holds. With `sequence`, tensor ranks share tokens where layers can."""
     layers = dict(named)
     beginnings = Beginnings(ties, lambda name: build(name, layers[name], seed))
     stages: Stages = {}
     for stage in sorted({role.stage for role in layout.roles(world.rank)}):
         first, stop = layout.plan.stages[stage].layers
-        divide = _Division(world, layout, stage) if layout.plan.stages[stage].tensor > 1 else None
+        divide = _Division(world, layout, stage, sequence) if layout.plan.stages[stage].tensor > 1 else None
         stages[stage] = []
         for name, layer in named[first:stop]:
             module = build(name, layer, seed)
@@ -53,12 +54,17 @@ def build_stages(
 class _Division:
     """Divides the layers of one stage among the tensor ranks."""
 
-    def __init__(self, world: World, layout: Layout, stage: int) -> None:
+    def __init__(self, world: World, layout: Layout, stage: int, sequence: bool) -> None:
         from torch.distributed.device_mesh import DeviceMesh
 
         self.stage, self.group = stage, next(g for g in layout.tensor_groups(stage) if world.rank in g)
         self.mesh = DeviceMesh.from_group(world.group(self.group), world.device.type, mesh_dim_names=("tensor",))
-        self.lanes = layout.plan.stages[stage].lanes > 1
+        self.lanes, self.sequence = layout.plan.stages[stage].lanes > 1, sequence
+        if self.lanes and sequence:
+            raise ValueError(
+                f"stages[{stage}] has lanes = {layout.plan.stages[stage].lanes}, and tensor ranks that share tokens "
+                f"take lanes = 1: use replicas, or no sequence parallelism"
+            )
         self.speaks = world.rank == layout.sharers(stage)[0]
         self.sizes = {True: 0, False: 0}
         """Parameters in layers that declare a split, and in those that do not."""
@@ -67,7 +73,8 @@ class _Division:
         from halocline.runtime.tensor_parallel import split_layer
 
         size = sum(p.numel() for p in module.parameters())
-        self.sizes[split_layer(name, module, self.mesh, last=last, lanes=self.lanes)] += size
+        divided = split_layer(name, module, self.mesh, last=last, lanes=self.lanes, sequence=self.sequence)
+        self.sizes[divided] += size
 
     def tell(self) -> None:
         """Say it once where most of a stage is not divided."""

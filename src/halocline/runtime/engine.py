@@ -56,6 +56,7 @@ class Engine:
     returns (a tensor or a tuple of tensors). `loss(output, target)` is a mean over samples. `optimizer` makes an
     optimizer from parameters, e.g. `lambda p: torch.optim.SGD(p, lr=0.1)`; without one, gradients are left in `.grad`.
     `shard_optimizer` divides its state over the ranks that share a stage (ZeRO-1).
+    `sequence_parallel` lets tensor ranks share the tokens between the matrices they share.
     `tied` lists pairs of parameter names that are one parameter, e.g. ("0.weight", "26.weight").
     A loss that is not finite stops every rank before anything is updated, or with `nan="skip"` leaves the step out.
     `timeline` names a directory to which each rank writes when it did what; `halocline timeline` reads it.
@@ -77,6 +78,7 @@ class Engine:
         channels_last: bool = False,
         clip: float | None = None,
         shard_optimizer: bool = False,
+        sequence_parallel: bool = False,
         nan: str = "stop",
         timeline: str | Path | None = None,
         offload: bool = False,
@@ -100,7 +102,9 @@ class Engine:
         self.replica, self.local = divmod(self.world.rank, self.layout.ranks_per_replica)
         self._make_groups()
         bound = ties(tied, named, plan)
-        self.modules = build_stages(self.world, self.layout, named, bound, seed, dtype, channels_last)
+        self.modules = build_stages(
+            self.world, self.layout, named, bound, seed, dtype, channels_last, sequence_parallel
+        )
         """Stage -> its layers, for the stages this rank holds."""
         self.ties = Ties(self.world, self.layout, bound, self.modules)
         self.runners = self._runners(loss)

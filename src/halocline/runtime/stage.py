@@ -86,6 +86,8 @@ class StageRunner:
         """How many layers share one halo exchange; 0: each operator has its own."""
         self._specs: dict[tuple[Crossing, bool], TileSpec] = {}
         self._divided_loss = True
+        self._unseen = stage.tensor > 1
+        """Whether no forward has shown yet that nothing random happens to what tensor ranks hold in parts."""
 
     @property
     def shares(self) -> int:
@@ -191,6 +193,15 @@ class StageRunner:
         """What the layers make of a microbatch."""
         tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(held.inputs, held.received)]
         value: Any = tiles[0] if len(tiles) == 1 else tuple(tiles)
+        if self._unseen and any(layer.training for _, layer in self.layers):
+            from halocline.runtime.split_randomness import refusing
+
+            self._unseen = False
+            with refusing(self.layers):
+                return self._through(value, step, microbatch)
+        return self._through(value, step, microbatch)
+
+    def _through(self, value: Any, step: int, microbatch: int) -> Any:
         for number, (name, layer) in enumerate(self.layers):
             if self.fused and number % self.fused == 0:
                 value = prefetched([layer for _, layer in self.layers[number : number + self.fused]], value)

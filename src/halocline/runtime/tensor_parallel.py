@@ -18,13 +18,21 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
+from halocline.runtime.sequence_parallel import TOKENS, cut_tokens, gather_tokens
 from halocline.runtime.shard import span
 from halocline.tiling.tensor import TileTensor
 
-COLUMN, ROW, VOCABULARY, HEADS = "column", "row", "vocabulary", "heads"
-"""The words of `split`: output features, input features, rows of a table or logits, and a buffer's heads."""
+COLUMN, ROW, VOCABULARY, HEADS, SEQUENCE = "column", "row", "vocabulary", "heads", "sequence"
+"""The words of `split`: output features, input features, rows of a table or logits, a buffer's heads, and a norm that
+sees each token alone."""
 
 
 def declared(layer: nn.Module) -> dict[str, str]:
@@ -37,20 +45,50 @@ def declared(layer: nn.Module) -> dict[str, str]:
     return found
 
 
-def split_layer(name: str, layer: nn.Module, mesh: DeviceMesh, *, last: bool = False, lanes: bool = False) -> bool:
+def is_sequential(layer: nn.Module) -> bool:
+    """Whether a layer that was split works on some of the tokens only."""
+    return getattr(layer, "_some_tokens", False)
+
+
+def split_layer(
+    name: str,
+    layer: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    last: bool = False,
+    lanes: bool = False,
+    sequence: bool = False,
+) -> bool:
     """Divide a layer, whole on every tensor rank, among them. Returns whether there was anything to divide.
 
-    Of the `last` layer of a model the logits stay divided, for a loss that can take them so.
+    Of the `last` layer of a model the logits stay divided, for a loss that can take them so. With `sequence`, a layer
+    that declares how works on some of the tokens; whoever comes after it is given them all (`receive_all`).
     """
     plan: dict[str, ParallelStyle] = {}
-    for path, word in declared(layer).items():
+    words = declared(layer)
+    sequence = sequence and SEQUENCE in words.values()
+    if sequence:
+        layer._some_tokens = True  # type: ignore[assignment]
+        cut_tokens(name, layer, mesh)
+        for owner in {path.rpartition(".")[0] for path, word in words.items() if word in (COLUMN, ROW)}:
+            gather_tokens(layer.get_submodule(owner), mesh)
+    else:
+        layer.register_forward_pre_hook(_receive_all)
+    for path, word in words.items():
+        if word == SEQUENCE:
+            if sequence:
+                plan[path] = SequenceParallel(sequence_dim=TOKENS, use_local_output=True)
+            continue
         where = f"{name}.{path}"
         owner, _, child = path.rpartition(".")
         holder = layer.get_submodule(owner)
         if word == HEADS:
             _split_buffer(where, holder, child, mesh)
             continue
-        plan[path] = _style(where, word, getattr(holder, child), mesh.size(), last and not lanes)
+        style = _style(where, word, getattr(holder, child), mesh.size(), last and not lanes)
+        if sequence and isinstance(style, RowwiseParallel):
+            style = RowwiseParallel(output_layouts=Shard(TOKENS))
+        plan[path] = style
         if word == ROW and hasattr(holder, "head_features"):
             heads = getattr(holder, child).in_features // holder.head_features
             _divide(f"{name}.{owner}" if owner else name, heads, "heads", mesh.size())
@@ -61,6 +99,11 @@ def split_layer(name: str, layer: nn.Module, mesh: DeviceMesh, *, last: bool = F
     for path in plan if lanes else ():
         layer.get_submodule(path).register_forward_hook(_into_lane)  # after DTensor's own
     return bool(plan)
+
+
+def _receive_all(layer: nn.Module, args: tuple[Any, ...]) -> Any:
+    """For a layer that wants all tokens, after one that left some to each rank."""
+    return gathered(args)
 
 
 def _style(where: str, word: str, module: nn.Module, degree: int, logits: bool) -> ParallelStyle:
@@ -196,14 +239,14 @@ class _Waited(torch.autograd.Function):
 def settled(value: Any) -> Any:
     """The same with every tensor arrived: DTensor hands on sums that are still under way."""
     if isinstance(value, (tuple, list)):
-        return type(value)(settled(v) for v in value)
+        return tuple(settled(v) for v in value)
     return _Waited.apply(value) if isinstance(value, AsyncCollectiveTensor) else value
 
 
 def gathered(value: Any) -> Any:
     """The same with every tensor whole: logits that were divided become all words' on every tensor rank."""
     if isinstance(value, (tuple, list)):
-        return type(value)(gathered(v) for v in value)
+        return tuple(gathered(v) for v in value)
     if isinstance(value, DTensor):
         return value.redistribute(placements=[Replicate()]).to_local()
     return settled(value)

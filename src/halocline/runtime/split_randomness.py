@@ -1,0 +1,112 @@
+"""Dropout where tensor ranks hold parts: found in a stage's first forward that trains, and refused.
+
+Random numbers are drawn in the order and shape of what is computed. What every tensor rank holds whole gets the numbers
+one device would draw; some heads, some features or some tokens would get others. So follow what comes of a split module
+until it is whole again, and refuse whatever draws on the way.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from halocline.runtime.tensor_parallel import COLUMN, ROW, VOCABULARY, declared, is_sequential
+
+_DROPOUTS = {
+    F.dropout: inspect.signature(F.dropout),
+    F.dropout1d: inspect.signature(F.dropout1d),
+    F.dropout2d: inspect.signature(F.dropout2d),
+    F.dropout3d: inspect.signature(F.dropout3d),
+    F.alpha_dropout: inspect.signature(F.alpha_dropout),
+    F.feature_alpha_dropout: inspect.signature(F.feature_alpha_dropout),
+}
+_DRAWS = {"bernoulli", "bernoulli_", "rand_like", "randn_like", "randint_like", "normal_", "uniform_", "exponential_"}
+_DRAWS |= {"multinomial", "rrelu", "gumbel_softmax", "dropout_", "native_dropout"}
+
+
+@contextmanager
+def refusing(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
+    """Refuse random numbers in parts while these layers run."""
+    parts = _Parts()
+    hooks = []
+    for name, layer in layers:
+        if is_sequential(layer):
+            # Registered last, so it sees what the cut of the sequence left.
+            hooks.append(layer.register_forward_pre_hook(lambda module, args, name=name: parts.enter(name, args)))
+            continue
+        hooks.append(layer.register_forward_pre_hook(lambda module, args, name=name: parts.enter(name)))
+        for path, word in declared(layer).items():
+            if word in (COLUMN, VOCABULARY):
+                hooks.append(layer.get_submodule(path).register_forward_hook(lambda m, args, out: parts.add(out)))
+            elif word == ROW:
+                hooks.append(layer.get_submodule(path).register_forward_hook(lambda m, args, out: parts.drop(out)))
+    try:
+        with parts:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Parts(TorchFunctionMode):
+    """Knows which tensors are parts: those that were added, and what is made of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = WeakTensorKeyDictionary()
+        self.layer = ""
+
+    def enter(self, layer: str, value: Any = None) -> None:
+        self.layer = layer
+        self.known.clear()
+        self.add(value)
+
+    def add(self, value: Any) -> None:
+        for tensor in _tensors(value):
+            self.known[tensor] = True
+
+    def drop(self, value: Any) -> None:
+        for tensor in _tensors(value):
+            self.known.pop(tensor, None)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        part = any(tensor in self.known for tensor in _tensors((args, tuple(kwargs.values()))))
+        if part and (chance := _chance(func, args, kwargs)):
+            raise ValueError(
+                f"layer {self.layer} draws random numbers ({chance}) for activations that tensor ranks hold in parts, "
+                f"and one device would draw others: set it to 0 (e.g. attention_dropout=0), or use tensor = 1"
+            )
+        result = func(*args, **kwargs)
+        if part:
+            self.add(result)
+        return result
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _chance(func: Any, args: Any, kwargs: Any) -> str:
+    """What a function draws; empty if nothing."""
+    name = getattr(func, "__name__", "")
+    if func in _DROPOUTS:
+        call = _DROPOUTS[func].bind(*args, **kwargs)
+        call.apply_defaults()
+        p, training = call.arguments["p"], call.arguments["training"]
+        return f"{name}, p = {p:g}" if p and training else ""
+    if name == "scaled_dot_product_attention":
+        p = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+        return f"attention dropout, p = {p:g}" if p else ""
+    return name if name in _DRAWS else ""
