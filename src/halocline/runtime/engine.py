@@ -221,6 +221,11 @@ class Engine:
             for _, layer in layers:
                 layer.train(mode)
 
+    def close(self) -> None:
+        """Close the files of the timeline, if there is one."""
+        if isinstance(self.executor, TimedExecutor):
+            self.executor.recorder.close()
+
     # -- a step --------------------------------------------------------------------------------------------------
 
     def step(self, inputs: Any, targets: Any, samples: int | None = None) -> StepResult:

@@ -81,6 +81,11 @@ class Recorder:
             self._since, self._base = self._seconds(latest), latest
         self._written = time.perf_counter()
 
+    def close(self) -> None:
+        """Nothing more is to come."""
+        self.flush()
+        self._file.close()
+
     def _seconds(self, mark: Mark) -> float:
         if not self._cuda:
             return mark - self._base

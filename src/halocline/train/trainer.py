@@ -121,6 +121,7 @@ class Trainer:
             stack.callback(self.progress.close)
             stack.callback(self.batches.close)
             stack.callback(self.equipment.close)
+            stack.callback(self.engine.close)
             while self.engine.steps < self.total and not stop and not self.equipment.finished:
                 began = time.monotonic()
                 work = self.batches.next()
