@@ -220,7 +220,7 @@ class RankClient:
         try:
             found = self.client.schedule(self.job, self.rank)
         except (ServerGone, ServerRefused) as error:
-            self._lost(error)
+            self._lost(error, "at default clocks")
             return None
         self._found()
         self._round = found.round
@@ -256,9 +256,9 @@ class RankClient:
         self._found()
         return True
 
-    def _lost(self, error: Exception) -> None:
+    def _lost(self, error: Exception, how: str = "without it") -> None:
         if not self._silent:
-            self._say(f"rank {self.rank}: {error}; training goes on at default clocks")
+            self._say(f"rank {self.rank}: {error}; training goes on {how}")
         self._silent = True
         self._round = None
 

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from halocline.energy.seat import Seat
@@ -56,6 +55,8 @@ class Job:
         self._store, self._settings = store, settings
         self._rates = Rates(settings.rank_rate)
         self._seats: dict[Seat, int] = {}
+        self._stages: dict[int, tuple[int, ...]] = {}
+        """Of each rank, the stages it holds."""
         self._digests: dict[int, list[Digest]] = {}
         """Of the current round, by rank."""
         self._shas: dict[int, set[str]] = {}
@@ -87,6 +88,8 @@ class Job:
     def _add(self, info: RankInfo, seat: Seat) -> None:
         self.ranks[info.rank] = info
         self._seats[seat] = info.rank
+        roles = self._layout.roles(seat.local_rank(self.plan))
+        self._stages[info.rank] = tuple(sorted({role.stage for role in roles}))
 
     def _seat(self, info: RankInfo) -> Seat:
         seat = Seat(info.dp_rank, info.pp_rank, info.tp_rank)
@@ -271,7 +274,7 @@ class Job:
                 raise Refusal(
                     409, f"rank {rank} has reported round {self.round} with other numbers: report a round once"
                 )
-        found = digest(result, self._stages(rank))
+        found = digest(result, self._stages[rank])
         if self.scheduler is not None and self.round >= 0:
             self.scheduler.check(rank, found)
         self._learn(rank, sha, found)
@@ -285,11 +288,6 @@ class Job:
         self._digests.setdefault(rank, []).append(found)
         self._shas.setdefault(rank, set()).add(sha)
         self.measured.add(rank, found)
-
-    def _stages(self, rank: int) -> Sequence[int]:
-        info = self.ranks[rank]
-        local = Seat(info.dp_rank, info.pp_rank, info.tp_rank).local_rank(self.plan)
-        return sorted({role.stage for role in self._layout.roles(local)})
 
     async def straggler(self, message: Straggler) -> dict[str, Any]:
         """Takes notice of a straggler, or that it is over; the next schedule of every rank follows from it."""

@@ -20,7 +20,7 @@ except ImportError as error:
 def serve(settings: Settings, data: Path, host: str, port: int, ready: Callable[[str], None]) -> None:
     """Serves until it is interrupted. `ready` is told the address when connections are taken; port 0 takes any."""
     require_safe(host, settings.token)
-    listener = _listen(host, port)
+    listener = listen(host, port)
     try:
         app = make_app(settings, data)
         _allow_many_connections()
@@ -42,7 +42,7 @@ def serve(settings: Settings, data: Path, host: str, port: int, ready: Callable[
         listener.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Bound before anything else, so that a port in use is told at once and port 0 is known."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

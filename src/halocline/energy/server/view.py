@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import accumulate
 from typing import Any
 
 from halocline.energy.frequency_plan import FrequencyPlan
 from halocline.energy.server.job import Job
 from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
 from halocline.energy.server.timeline import Timeline
+from halocline.plan.plan import Plan
 
 _POINTS = 512
 """Points of a frontier that are sent; more cannot be seen."""
+_ROWS = 32
+"""Ranks of which a timeline is drawn."""
 
 
 def job_facts(job: Job) -> dict[str, Any]:
@@ -71,16 +75,24 @@ def _solution_facts(facts: dict[str, Any], job: Job, time: float | None) -> None
         facts["played"] = min(job.turn.time, points[-1][0])
     if time is not None:
         plan = scheduler.solution.plan_at(max(time, points[0][0]))
-        facts["plan"] = _plan_facts(plan, scheduler.drawn(plan), highest)
+        facts["plan"] = _plan_facts(plan, scheduler.drawn(plan), highest, _drawn_ranks(job.plan))
 
 
-def _plan_facts(plan: FrequencyPlan, drawn: Timeline, highest: FrequencyPlan | None) -> dict[str, Any]:
+def _drawn_ranks(plan: Plan) -> set[int]:
+    """All ranks of a replica where they are few; else the first of each team, since a team runs in lockstep."""
+    if plan.ranks_per_replica <= _ROWS:
+        return set(range(plan.ranks_per_replica))
+    firsts = accumulate((stage.team_size for stage in plan.stages[: plan.places - 1]), initial=0)
+    return set(firsts)
+
+
+def _plan_facts(plan: FrequencyPlan, drawn: Timeline, highest: FrequencyPlan | None, ranks: set[int]) -> dict[str, Any]:
     return {
         "time": plan.time,
         "energy": plan.energy,
         "saved": 1 - plan.energy / highest.energy if highest and highest.energy else None,
         "slowdown": plan.time / highest.time - 1 if highest and highest.time else None,
-        "timeline": [list(bar) for bar in drawn.bars],
+        "timeline": [list(bar) for bar in drawn.bars if bar.rank in ranks],
         "nominal": drawn.nominal,
     }
 
