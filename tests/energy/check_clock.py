@@ -21,6 +21,9 @@ class FileClock:
     def frequencies(self) -> list[int]:
         return [1410, 1200, 900]
 
+    def actual(self) -> int:
+        return self.file.read() or 1410
+
     def set(self, frequency: int) -> None:
         self.file.write(frequency)
 

@@ -51,6 +51,11 @@ class GuardedClock:
         """Whether the device does not let this process set its clock."""
         return self._refused
 
+    @property
+    def stuck(self) -> int | None:
+        """MHz at which the device runs, if it does not let this process set its clock."""
+        return self._clock.actual() if self._refused else None
+
     def frequencies(self) -> list[int]:
         """MHz that can be set, highest first; none where none can."""
         return [] if self._refused else list(self._frequencies)

@@ -52,6 +52,10 @@ class Clock(Protocol):
         """MHz that can be set, highest first."""
         ...
 
+    def actual(self) -> int:
+        """MHz at which the device runs now."""
+        ...
+
     def set(self, frequency: int) -> None:
         """From now on run at this many MHz. Raises `ClockRefused` where that is not allowed."""
         ...

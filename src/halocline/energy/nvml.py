@@ -70,6 +70,10 @@ class Nvml:
 
         return self._allowed(ask)()
 
+    def actual(self) -> int:
+        nvml = self._nvml
+        return int(self._allowed(nvml.nvmlDeviceGetClockInfo)(self._handle, nvml.NVML_CLOCK_SM))
+
     def set(self, frequency: int) -> None:
         self._allowed(self._nvml.nvmlDeviceSetGpuLockedClocks)(self._handle, frequency, frequency)
 

@@ -126,26 +126,26 @@ def _inferred(rows: Sequence[Timed], missing: Missing) -> list[int | None]:
 
 
 def _attributed(spans: Sequence[Span], readings: Sequence[Reading]) -> dict[Load, Estimate]:
-    """Powers, from the run cut where it did nothing for long (a checkpoint, an evaluation)."""
-    attribution = Attribution()
-    longest = max((span.seconds for span in spans), default=0.0)
-    begin, last, held = None, 0.0, []
-    pieces: list[tuple[float, float, list[Span]]] = []
-    for span in spans:
-        if begin is not None and span.start - last > max(1.0, 20 * longest):
-            pieces.append((begin, last, held))
-            begin, held = None, []
-        begin = span.start if begin is None else begin
-        last = max(last, span.end)
-        held.append(span)
-    if begin is not None:
-        pieces.append((begin, last, held))
-    rest = list(readings)
-    for begin, end, held in pieces:
+    """Powers, from the pieces of the run in which it is known what was done."""
+    attribution, rest = Attribution(), list(readings)
+    for held in _pieces(spans):
+        end = max(span.end for span in held)
         after = next((n for n, reading in enumerate(rest) if reading.time > end), len(rest))
-        attribution.add(begin, end, held, rest[:after])
+        attribution.add(held[0].start, end, held, rest[:after])
         rest = rest[after:]
     return attribution.powers()
+
+
+def _pieces(spans: Sequence[Span]) -> list[list[Span]]:
+    """The run, cut where nothing was done for long (a checkpoint, an evaluation) or the frequency is in doubt."""
+    long = max(1.0, 20 * max((span.seconds for span in spans), default=0.0))
+    pieces: list[list[Span]] = [[]]
+    for span in spans:
+        if pieces[-1] and (span.frequency is None or span.start - pieces[-1][-1].end > long):
+            pieces.append([])
+        if span.frequency is not None:
+            pieces[-1].append(span)
+    return [piece for piece in pieces if piece]
 
 
 def _seconds(spans: Iterable[Span]) -> dict[Load, list[float]]:

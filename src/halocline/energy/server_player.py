@@ -81,13 +81,20 @@ class ServerPlayer:
             return
         times, energies = self._window.times(), self._window.energies()
         seconds, joules = self._window.breakdown(self._named)
-        if self._client is not None:
+        if self._client is not None and self._as_played():
             self._client.report(times, energies or [0.0] * len(times), seconds, joules)
         self._over(Played(self._schedule, times, energies, self._window.blocking_power()))
         self._window.clear()
 
     def close(self) -> None:
         """The server keeps what it was told."""
+
+    def _as_played(self) -> bool:
+        """Whether the device ran at what it was told: one whose clock may not be set has nothing to report."""
+        if self._frequencies is None:
+            return True
+        spans = [span for step in self._window.steps for span in step.spans if span.instruction.kind in COMPUTE]
+        return all(span.frequency is not None for span in spans)
 
     def _usable(self, schedule: RankSchedule | None) -> Frequencies | None:
         """The frequencies, if they are for this rank's list and this device."""
@@ -102,8 +109,9 @@ class ServerPlayer:
             return frequencies
         if not self._complained:
             self._complained = True
-            why = f"{strange[0]} MHz, which this device does not have"
             if kinds != self._kinds:
                 why = f"{len(kinds)} computations, and this rank's list is another with {len(self._kinds)}"
+            else:
+                why = f"{strange[0]} MHz, which this device does not have"
             self._say(f"the energy server's schedule has {why}: the device's own clock is used; give it this plan")
         return None

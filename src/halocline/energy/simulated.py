@@ -122,6 +122,9 @@ class SimulatedDevice:
     def frequencies(self) -> list[int]:
         return list(self.law.frequencies)
 
+    def actual(self) -> int:
+        return self._frequency or self.law.frequencies[0]
+
     def set(self, frequency: int) -> None:
         if self.locked:
             raise ClockRefused("the clock of this simulated GPU may not be set: it was made with locked=True")
@@ -166,7 +169,7 @@ class SimulatedDevice:
             return
         if not self._started:
             self.ready(instruction)
-        frequency = self._frequency or self.law.frequencies[0]
+        frequency = self.actual()
         seconds = sum(self._seconds(kind, instruction.stage, frequency) for kind in self._parts(instruction))
         watts = self.law.watts(instruction.kind, frequency)
         self._spend(seconds * self._give_or_take(), watts * self._give_or_take())

@@ -21,6 +21,9 @@ class Report(NamedTuple):
 
     rows: list[Measured]
     blocking: Estimate | None
+    """Watts while waiting."""
+    stuck: int | None = None
+    """MHz at which the rank's device runs, if its clock may not be set."""
 
 
 class Sweep:
@@ -30,14 +33,18 @@ class Sweep:
         self, stages: int, available: Sequence[int], *, lowest: int = 0, stride: int = 1, patience: int = 2
     ) -> None:
         if not available:
-            raise ValueError("the clock has 0 frequencies that can be set: a sweep needs one that can, or --from DIR")
+            raise ValueError(
+                "there are 0 frequencies to sweep: use --meter simulated, a GPU's nvml or zeus, or --from DIR"
+            )
         self.descents = [Descent(available, lowest=lowest, stride=stride, patience=patience) for _ in range(stages)]
         self.found: Found = {}
         self.blocking: Estimate | None = None
+        self._stuck = False
 
     @property
     def done(self) -> bool:
-        return all(descent.done for descent in self.descents)
+        """Whether every stage has come to its end, or a clock cannot be set and there is one frequency to measure."""
+        return self._stuck or all(descent.done for descent in self.descents)
 
     @property
     def clocks(self) -> tuple[int, ...]:
@@ -46,7 +53,8 @@ class Sweep:
 
     def saw(self, reports: Mapping[int, Report]) -> None:
         """A window is over; what every rank found in it."""
-        clocks = self.clocks
+        clocks = list(self.clocks)
+        self._stuck = any(report.stuck is not None for report in reports.values())
         known = [report.blocking for report in reports.values() if report.blocking is not None]
         if known:
             self.blocking = min(known, key=lambda estimate: estimate.error)
@@ -55,6 +63,9 @@ class Sweep:
             if descent.done:
                 continue
             rows = [r for report in reports.values() for r in report.rows if r.stage == stage]
+            stuck = [report.stuck for report in reports.values() if any(r.stage == stage for r in report.rows)]
+            if self._stuck:
+                clocks[stage] = min((mhz for mhz in stuck if mhz is not None), default=clocks[stage])
             cost = 0.0
             for kind in sorted({row.kind for row in rows}):
                 time, energy = _team([row for row in rows if row.kind == kind])
@@ -75,9 +86,11 @@ class SweepPlayer:
         *,
         warmup: int = 0,
         settle: int = 0,
+        stuck: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`steps` of a window count, after `settle` steps that do not, and `warmup` in the first. `exchange` gives
-        every rank's report to all."""
+        every rank's report to all. `stuck`: MHz, once the device's clock is known not to be settable."""
+        self._stuck = stuck
         self.sweep = sweep
         self._stages = [i.stage for i in instructions if i.kind in COMPUTE]
         self._steps, self._settle, self._exchange = steps, settle, exchange
@@ -86,7 +99,9 @@ class SweepPlayer:
 
     def play(self, step: int) -> Frequencies | None:
         if not self._left:
-            self.sweep.saw(self._exchange(Report(self._window.measured(), self._window.blocking_power())))
+            self.sweep.saw(
+                self._exchange(Report(self._window.measured(), self._window.blocking_power(), self._stuck()))
+            )
             self._window.clear()
             self._left = self._steps + self._settle
         clocks = self.sweep.clocks

@@ -53,6 +53,10 @@ class ZeusGpu(ZeusMeter):
         memory = max(self._tried(gpus.get_supported_memory_clocks, index))
         return sorted(set(self._tried(gpus.get_supported_graphics_clocks, index, memory)), reverse=True)
 
+    def actual(self) -> int:
+        """The highest, for zeus does not tell: under load that is where a device's own clock is."""
+        return self.frequencies()[0]
+
     def set(self, frequency: int) -> None:
         self._tried(self._gpus.set_gpu_locked_clocks, self._index, frequency, frequency)
 

@@ -106,7 +106,7 @@ class Equipment:
         if config.perseus_url or config.sweeps:
             clock = GuardedClock(device, self._say) if isinstance(device, Clock) else None
             frequencies: list[int] = clock.frequencies() if clock is not None else []
-            playing = self._from_server(row, frequencies) if config.perseus_url else self._sweeping(row, frequencies)
+            playing = self._from_server(row, frequencies) if config.perseus_url else self._sweeping(row, clock)
             player = playing
             listeners.append(playing)
         if config.export_timing_csv:
@@ -130,9 +130,9 @@ class Equipment:
             over=self._log.write,
         )
 
-    def _sweeping(self, row: Sequence[Instruction], frequencies: Sequence[int]) -> SweepPlayer:
+    def _sweeping(self, row: Sequence[Instruction], clock: GuardedClock | None) -> SweepPlayer:
         config, world = self._config, self._world
-        shared = set.intersection(*map(set, gathered(world, list(frequencies))))
+        shared = set.intersection(*map(set, gathered(world, clock.frequencies() if clock is not None else [])))
         self.sweep = Sweep(
             len(self._plan.stages),
             sorted(shared, reverse=True),
@@ -144,7 +144,13 @@ class Equipment:
             return {rank: _read(words) for rank, words in enumerate(gathered(world, report))}
 
         return SweepPlayer(
-            self.sweep, row, config.num_prof_steps, exchange, warmup=config.num_warmup_steps, settle=self._settle()
+            self.sweep,
+            row,
+            config.num_prof_steps,
+            exchange,
+            warmup=config.num_warmup_steps,
+            settle=self._settle(),
+            stuck=lambda: clock.stuck if clock is not None else None,
         )
 
     def _settle(self) -> int:
@@ -154,11 +160,12 @@ class Equipment:
 
 def _read(words: list[Any]) -> Report:
     """A report that has travelled as JSON, which knows lists only."""
-    rows, blocking = words
+    rows, blocking, stuck = words
     return Report(
         [
             Measured(stage, kind, frequency, Estimate(*time), Estimate(*energy) if energy else None)
             for stage, kind, frequency, time, energy in rows
         ],
         Estimate(*blocking) if blocking else None,
+        stuck,
     )
