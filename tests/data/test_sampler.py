@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halocline.data import Sampler
+from halocline.data.lesion import Lesions
 from halocline.data.sampler import Batch
 
 
@@ -87,3 +88,11 @@ def test_mistakes() -> None:
         sampler.load({"epoch": 0, "position": 0, "samples": 5})
     with pytest.raises(ValueError, match="position 9 of epoch 0 is not in 5 samples"):
         sampler.load({"epoch": 0, "position": 9, "seed": 0, "samples": 5})
+
+
+def test_an_order_says_nothing_of_labels() -> None:
+    """Both once came from the same random numbers: an epoch began with every image of class 0."""
+    dataset = Lesions(samples=400, image=(32, 32), seed=3)
+    labels = [dataset.label(sample) for sample in Sampler(400, 4, seed=3).order(0)]
+    first = sum(labels[:200]) / 200
+    assert 0.35 < first < 0.65

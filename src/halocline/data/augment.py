@@ -19,7 +19,7 @@ _LUMA = (0.299, 0.587, 0.114)
 _GREY = 0.5
 """What contrast is taken about. A fixed value: the mean of an image would need the whole image."""
 
-_MIRROR, _TOP, _LEFT, _UPEND, _TURN, _BRIGHTNESS, _CONTRAST, _SATURATION = range(8)
+_MIRROR, _TOP, _LEFT, _UPEND, _TURN, _BRIGHTNESS, _CONTRAST, _SATURATION = chance.purposes("augment", 8)
 
 
 @dataclass(frozen=True)

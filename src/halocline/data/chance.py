@@ -4,6 +4,7 @@ drawn: any process gets the same ones for any part of an image. Knows integers o
 
 from __future__ import annotations
 
+import zlib
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +15,13 @@ Words: TypeAlias = NDArray[np.uint64]
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def purposes(room: str, count: int) -> range:
+    """Numbers for what chance is used for, unlike those of any other room: the same coordinates then mean nothing to
+    each other. (An order drawn from the very numbers that labels are drawn from would sort the labels.)"""
+    first = (zlib.crc32(room.encode()) + 1) << 16
+    return range(first, first + count)
 
 
 def key(*parts: int) -> int:

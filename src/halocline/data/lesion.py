@@ -20,7 +20,7 @@ PERIOD = 4
 TINT = ((205, 150, 185), (150, 95, 150))
 """The tissue's two colours."""
 
-_LABEL, _ROW, _COLUMN, _TISSUE, _NOISE, _PHASE = range(6)
+_LABEL, _ROW, _COLUMN, _TISSUE, _NOISE, _PHASE = chance.purposes("lesion", 6)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ HIDDEN, REPLACED = 0.8, 0.1
 SPAN = 3
 """Tokens of a span, on average (T5)."""
 
-_WHERE, _HOW, _TOKEN, _KEPT, _CUT = range(5)
+_WHERE, _HOW, _TOKEN, _KEPT, _CUT = chance.purposes("objective", 5)
 
 Tokens = NDArray[np.int64]
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from halocline.data import chance
 
+(_ORDER,) = chance.purposes("sampler", 1)
+
 
 class Batch(NamedTuple):
     """The samples of one step."""
@@ -53,7 +55,9 @@ class Sampler:
     def order(self, epoch: int) -> NDArray[np.int64]:
         """The samples in the order of an epoch."""
         if self._order is None or self._order[0] != (self.seed, epoch):
-            order = chance.permutation(self.samples, self.seed, epoch) if self.shuffle else np.arange(self.samples)
+            order = (
+                chance.permutation(self.samples, self.seed, _ORDER, epoch) if self.shuffle else np.arange(self.samples)
+            )
             self._order = ((self.seed, epoch), order)
         return self._order[1]
 

@@ -10,7 +10,7 @@ from halocline.data import chance
 TRAIN, EVALUATION = "train", "evaluation"
 SPLITS = (TRAIN, EVALUATION)
 
-_PURPOSE = 0x5911  # keeps the split's chance apart from the shuffle's
+(_SPLIT,) = chance.purposes("split", 1)
 
 
 def chosen(samples: int, split: str, fraction: float, seed: int) -> NDArray[np.int64]:
@@ -27,7 +27,7 @@ def chosen(samples: int, split: str, fraction: float, seed: int) -> NDArray[np.i
             f"nothing is left for evaluation of {samples} samples with a fraction of {fraction}: "
             f"bring more data, raise the fraction, or evaluate on nothing"
         )
-    order = chance.permutation(samples, seed, _PURPOSE)
+    order = chance.permutation(samples, seed, _SPLIT)
     return np.sort(order[:kept] if split == EVALUATION else order[kept:])
 
 

@@ -15,7 +15,7 @@ from halocline.tiling.boxes import Box, shape
 CELL = 32
 """Pixels of a side of the squares that have a class each, for segmentation."""
 
-_LABEL, _NOISE, _CELL, _WAVE = range(4)
+_LABEL, _NOISE, _CELL, _WAVE = chance.purposes("synthetic", 4)
 
 
 @dataclass(frozen=True)

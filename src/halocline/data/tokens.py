@@ -15,7 +15,7 @@ from halocline.data.objective import Tokens
 from halocline.data.special import CAUSAL, MASKED, SPANS, Specials
 from halocline.tiling.boxes import Box
 
-_TOKENS, _JUMPS = range(2)
+_TOKENS, _JUMPS, _DRAW = chance.purposes("tokens", 3)
 
 
 class TokenSource(Protocol):
@@ -72,7 +72,7 @@ class Sequences:
 
     def read(self, sample: int, what: str, box: Box | None = None, *, part: int = 0, epoch: int = 0) -> Tensor:
         tokens = self.source.tokens(sample)
-        draw = chance.key(self.seed, epoch, sample)
+        draw = chance.key(self.seed, _DRAW, epoch, sample)
         inputs: list[Tokens]
         if self.objective == CAUSAL:
             *inputs, target = objective.causal(tokens)
