@@ -160,7 +160,7 @@ REASONS = {
     "empty": "the file is empty",
     "no image": "cannot be read",
     "cut": "cannot be read",
-    "grey": "has 1 channels, and 3 are asked for: convert it, or use --channels 1",
+    "grey": "has 1 channels, and 3 are asked for: convert it, or train a model for 1",
     "cut tiff": "is cut off",
     "gone": "there is no such file",
     "damaged tiff": "cannot be read",

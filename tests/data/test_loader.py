@@ -139,6 +139,8 @@ def folder(root: Path) -> Path:
 def test_bytes_are_counted_per_step(tmp_path: Path, workers: int) -> None:
     data = open_dataset(1, folder(tmp_path), classes=2, image=(256, 256), evaluation_fraction=0.0)
 
+    data.read(0, "input")  # in this process, before there are workers
+
     def reading(parts: int) -> int:
         box = ((0, 2), (0, 3), (0, 256 // parts), (0, 256 // parts))
         loader = Loader(data, Sampler(4, 2), lambda n: Wanted([[box]], [[]]), workers=workers)
@@ -166,6 +168,8 @@ def test_a_bad_file_is_named_once_and_plainly(tmp_path: Path, workers: int) -> N
     assert str(caught.value).startswith(f"{path}: cannot be read (")
     assert "\n" not in str(caught.value)
     assert sampler.position == 2  # the two before it were handed out
+    with pytest.raises(BadFile):
+        loader.next()  # no batch is passed over because somebody tries again
     loader.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +246,23 @@ def test_what_is_no_tiff_is_named(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(BadFile, match=r"none.tif: (the file is empty|cannot be read|holds no image)"):
         open_picture(str(path))
+
+
+def test_a_missing_codec_is_named(tmp_path: Path) -> None:
+    """Without imagecodecs, which is an extra: Deflate is read, and what cannot be says what to install."""
+    for compression in ("zlib", "lzw", "jpeg", "zstd"):
+        tifffile.imwrite(
+            tmp_path / f"{compression}.tif", picture_of(np.uint8, 3), compression=compression, tile=(64, 64)
+        )
+    code = (
+        "import sys; sys.modules['imagecodecs'] = None\n"
+        "from halocline.data.picture import open_picture\n"
+        "for name in ('zlib', 'lzw', 'jpeg', 'zstd'):\n"
+        "    try: print(open_picture(f'{sys.argv[1]}/{name}.tif').read(((0, 9), (0, 9))).shape)\n"
+        "    except ValueError as error: print(error)"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True, timeout=300
+    ).stdout.splitlines()
+    needs = "needs imagecodecs to be decoded: install halocline[images]"
+    assert printed == ["(3, 9, 9)", *(f"{tmp_path}/{name}.tif {needs}" for name in ("lzw", "jpeg", "zstd"))]

@@ -27,6 +27,7 @@ OPEN_FILES = 32
 """How many files are kept open: reading the structure of a large slide anew for each box would cost more than a box."""
 CHECKERS = 8
 """Files checked at once: the check waits for disks more than it computes."""
+_BLOCK = 1024  # files queued for the check at once: millions would fill the memory
 IGNORE = 255
 """The value of a mask's pixels that do not count (with two classes it is the second one: masks of 0 and 255)."""
 
@@ -122,8 +123,7 @@ class Files:
 
     def _opened(self, path: str, mask: bool) -> Picture:
         if self._owner != os.getpid():  # a worker opens its own: OpenSlide's handles are not to be shared
-            self._pictures = OrderedDict()
-            self._closed_bytes, self._owner = 0, os.getpid()
+            self._closed_bytes, self._pictures, self._owner = self.bytes_read, OrderedDict(), os.getpid()
         key = (path, mask)
         if key not in self._pictures:
             while len(self._pictures) >= OPEN_FILES:
@@ -170,18 +170,19 @@ class Files:
 
         sizes: list[tuple[int, int]] = []
         reasons: dict[str, str] = {}
+        pairs = list(zip(listing.images, masks))
         with ThreadPoolExecutor(CHECKERS) as pool:
-            results = pool.map(checked, zip(listing.images, masks))
-            for done, (path, result) in enumerate(zip(listing.images, results), 1):
-                if isinstance(result, BadFile):
-                    if bad == STOP and path not in left_out:
-                        pool.shutdown(wait=False, cancel_futures=True)
-                        raise result
-                    reasons[path] = str(result)
-                    result = (0, 0)
-                sizes.append(result)
-                if progress:
-                    progress(done, len(listing.images))
+            for start in range(0, len(pairs), _BLOCK):
+                block = pairs[start : start + _BLOCK]
+                for (path, _), result in zip(block, pool.map(checked, block)):
+                    if isinstance(result, BadFile):
+                        if bad == STOP and path not in left_out:
+                            pool.shutdown(wait=False, cancel_futures=True)
+                            raise result
+                        reasons[path] = str(result)
+                    sizes.append((0, 0) if isinstance(result, BadFile) else result)
+                    if progress:
+                        progress(len(sizes), len(pairs))
         return sizes, reasons
 
     def _first_size(self, listing: Listing, left_out: set[str]) -> tuple[int, int] | None:
@@ -201,7 +202,9 @@ class Files:
             has = picture.channels
             if has != self.channels and not (picture.alpha and has == self.channels + 1):
                 raise BadFile(
-                    path, f"has {has} channels, and {self.channels} are asked for: convert it, or use --channels {has}"
+                    path,
+                    f"has {has} channels, and {self.channels} are asked for: convert it, or train a model for {has} "
+                    f"(--model-options channels={has})",
                 )
             size = picture.size
             assert self.image is not None

@@ -121,6 +121,7 @@ class Loader:
             self._stream = iter(self._steps)
         got = next(self._stream)
         if isinstance(got, Exception):
+            self._stream = None  # whoever tries again tries the same batch
             raise got
         self.sampler.advance(got.batch)
         self.bytes_read += got.bytes_read

@@ -129,7 +129,7 @@ class TiffPicture:
         try:
             segment = key.decode(data, index, jpegtables=tables, **options)[0]
         except (ImportError, ValueError) as error:
-            if "imagecodecs" in str(error):
+            if isinstance(error, ImportError) or "imagecodecs" in str(error):
                 raise MissingExtra(f"{self.path} needs imagecodecs to be decoded: install halocline[images]") from None
             raise
         return segment[0]

@@ -1,0 +1,36 @@
+"""docs/data.md: its dataset is one, and it names what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from halocline.data import Augment, Loader, Sampler
+from halocline.data.folder import SPLIT_FOLDERS
+from halocline.data.special import OBJECTIVES
+
+TEXT = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+
+
+def test_the_dataset_of_the_page_loads() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(blocks[0], names)
+    data = names["Squares"]()
+    box = ((0, 4), (0, 1), (0, 32), (32, 64))
+    loader = Loader(data, Sampler(len(data), 4), lambda n: SimpleNamespace(inputs=[[box]], targets=[[((0, 4),)]]))
+    step = loader.next()
+    assert step.inputs[0][0][1].shape == (4, 1, 32, 32)
+    assert step.targets[0][0][1].tolist() == [sample % 2 for sample in step.batch.samples]
+    assert torch.equal(step.inputs[0][0][1][:, 0, 0, 0], torch.tensor(step.batch.samples) / 1000)
+
+
+def test_every_word_is_on_the_page() -> None:
+    words = [*(field for field in vars(Augment()) if field != "pad"), "pad=N", "colour=X", *OBJECTIVES]
+    words += [name for folders in SPLIT_FOLDERS.values() for name in folders]
+    missing = [word for word in words if f"`{word}" not in TEXT and f"{word}`" not in TEXT and f"/{word}/" not in TEXT]
+    assert not missing
