@@ -38,8 +38,13 @@ def model_of(config: Config) -> Model:
             "halocline models lists them"
         )
     options, counted = options_for(config, config.model)
+    classes = None
+    if ":" in config.model and "num_classes" not in options_of(config.model):
+        classes = options.pop("num_classes", None)  # a model of one's own need not be told what it answers
     with own_randomness(config.seed):
         model = make(config.model, **options)
+    if classes is not None:
+        model = replace(model, classes=classes)
     found = len(named_layers(model.layers))
     if counted not in (None, found):
         raise ValueError(f"--layers {counted} but {config.model} has {found} layers: leave out --layers")
