@@ -11,9 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from serving import Near, Own  # noqa: E402 - the line above makes it importable
+from serving import Near, Own
 
-from halocline.energy.server.settings import Settings  # noqa: E402
+from halocline.energy.server.settings import Settings
 
 
 @pytest.fixture

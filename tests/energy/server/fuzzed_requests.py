@@ -12,8 +12,9 @@ PATHS = (
     "/jobs", "/jobs/{job}", "/info", "/health", "/metrics", "/", "/page.js",
 )  # fmt: skip
 STRANGE: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 7, 10**9, 10**30, -0.0, 1.5, 1e308, "", "0", "nan", "\u0000", "é\ud7ff", [], {}, [[]],
-    [None], [-1], [1e300, 1e300], {"forward": [[1.0]]}, {"forward": [[-1]]}, {"": {"": {}}}, "x" * 5000, [[0.1] * 8] * 8,
+    None, True, False, 0, -1, 1, 2, 7, 10**9, 10**30, -0.0, 1.5, 1e308, "", "0", "nan", "\u0000", "é\ud7ff", [], {},
+    [[]], [None], [-1], [1e300, 1e300], {"forward": [[1.0]]}, {"forward": [[-1]]}, {"": {"": {}}}, "x" * 5000,
+    [[0.1] * 8] * 8,
     "[[stages]]\nlayers = [0, 1]\n", 'schedule = "gems"\n[[stages]]\nlayers = [0, 9]\ntiles = [2, 2]\n', "../../x",
 )  # fmt: skip
 FIELDS = (
