@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from halocline.runtime.tensor_parallel import COLUMN, ROW, VOCABULARY, declared, is_sequential
+from halocline.runtime.shard import is_sharded
+from halocline.runtime.tensor_parallel import COLUMN, HEADS, declared, is_sequential
 
 _DROPOUTS = {
     F.dropout: inspect.signature(F.dropout),
@@ -37,22 +38,26 @@ def refusing(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
     parts = _Parts()
     hooks = []
     for name, layer in layers:
-        if is_sequential(layer):
-            # Registered last, so it sees what the cut of the sequence left.
-            hooks.append(layer.register_forward_pre_hook(lambda module, args, name=name: parts.enter(name, args)))
-            continue
-        hooks.append(layer.register_forward_pre_hook(lambda module, args, name=name: parts.enter(name)))
+        tokens = is_sequential(layer)  # then all it has are parts
+        hooks.append(layer.register_forward_pre_hook(_entering(parts, name, tokens)))
         for path, word in declared(layer).items():
-            if word in (COLUMN, VOCABULARY):
-                hooks.append(layer.get_submodule(path).register_forward_hook(lambda m, args, out: parts.add(out)))
-            elif word == ROW:
-                hooks.append(layer.get_submodule(path).register_forward_hook(lambda m, args, out: parts.drop(out)))
+            if word != HEADS:
+                hooks.append(layer.get_submodule(path).register_forward_hook(_leaving(parts, tokens or word == COLUMN)))
     try:
         with parts:
             yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _entering(parts: _Parts, name: str, tokens: bool) -> Any:
+    return lambda module, args: parts.enter(name, args if tokens else ())
+
+
+def _leaving(parts: _Parts, part: bool) -> Any:
+    """What a split module gives is a part, or whole again; logits that stayed divided are seen by their type."""
+    return lambda module, args, output: (parts.add if part or is_sharded(output) else parts.drop)(output)
 
 
 class _Parts(TorchFunctionMode):
@@ -63,7 +68,7 @@ class _Parts(TorchFunctionMode):
         self.known = WeakTensorKeyDictionary()
         self.layer = ""
 
-    def enter(self, layer: str, value: Any = None) -> None:
+    def enter(self, layer: str, value: Any) -> None:
         self.layer = layer
         self.known.clear()
         self.add(value)
