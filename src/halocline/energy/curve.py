@@ -2,7 +2,7 @@
 The frontier is computed on curves and on nothing else.
 
 The cost of a choice is the energy it takes beyond waiting for as long: ranks x (energy - blocking power x time). Time
-is counted in ticks and slopes in microwatts, so that sums are exact and equal paths are equal.
+is counted in ticks and slopes in nanowatts, so that sums are exact and equal paths are equal.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from halocline.energy.choices import Choices
 TICKS = 10**12
 """Ticks in a second. Durations are rounded up, so that what fits in ticks fits in seconds."""
 
-WATT = 10**6
-"""Slopes are whole microwatts."""
+WATT = 10**9
+"""Slopes are whole nanowatts."""
 
 
 class Curve(NamedTuple):
@@ -28,7 +28,7 @@ class Curve(NamedTuple):
     costs: tuple[float, ...]
     """Joules, falling."""
     slopes: tuple[int, ...]
-    """Microwatts, strictly falling: what each piece saves per second of its length."""
+    """Nanowatts, strictly falling: what each piece saves per second of its length."""
 
     def cost(self, ticks: float) -> float:
         """The cost of a duration; the cheapest's beyond it."""

@@ -45,7 +45,7 @@ class Vertex(NamedTuple):
     time: int
     """Ticks."""
     rise: int
-    """What it costs beyond the cheapest, in microwatts x ticks."""
+    """What it costs beyond the cheapest, in nanowatts x ticks."""
     moments: array[int]
     """The ticks of every node in an optimal solution."""
 

@@ -137,7 +137,7 @@ class Frontier:
         Under the exponential cost it is what that model's durations come to on real clocks, which may take longer."""
         self._require_time(time)
         pricing = self._pricing
-        moments = self._moments(math.floor(min(time, self.time_star) * TICKS))
+        moments = self._moments(time)
         count = len(pricing.graph.operations)
         begins, ends = moments[begin(0) : begin(count) : 2], moments[end(0) : end(count) : 2]
         if self.cost == "exponential":
@@ -193,18 +193,17 @@ class Frontier:
         if not time >= self.time_min * (1 - 1e-12):
             raise ValueError(f"no iteration takes {time:g} s: the fastest takes {self.time_min:g} s, give that or more")
 
-    def _moments(self, ticks: int) -> Sequence[int]:
-        """An optimal solution for so many ticks: between corners, the mixture of the two on either side."""
+    def _moments(self, time: float) -> Sequence[int]:
+        """An optimal solution for so many seconds: between corners, the mixture of the two on either side."""
         solutions = self._solutions
-        number = bisect_left(solutions, ticks, key=lambda vertex: vertex.time)
-        if number == 0:
-            return solutions[0].moments
+        number = bisect_left(solutions, time, key=lambda vertex: vertex.time / TICKS)
         if number == len(solutions):
             return solutions[-1].moments
-        left, right = solutions[number - 1], solutions[number]
-        if right.time == ticks:
+        right = solutions[number]
+        if number == 0 or right.time / TICKS == time:
             return right.moments
-        part, whole = ticks - left.time, right.time - left.time
+        left = solutions[number - 1]
+        part, whole = max(0, math.floor(time * TICKS) - left.time), right.time - left.time
         return [a + (b - a) * part // whole for a, b in zip(left.moments, right.moments)]
 
     def _plan(self, deadline: float, picks: Sequence[Pick]) -> FrequencyPlan:

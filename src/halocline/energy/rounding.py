@@ -120,6 +120,7 @@ class Rounder:
                 corner = min(corner, bisect_right(corners, deadline - behind - start) - 1)
             if corner and end - begin <= corners[corner - 1]:
                 corner = bisect_left(corners, end - begin)
+            assert corner >= 0, "those before it left it too little time"
             started.append(start)
             ended.append(start + corners[corner])
         return started
