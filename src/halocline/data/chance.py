@@ -28,7 +28,7 @@ def key(*parts: int) -> int:
     """A 64-bit number that depends on every part and on their order (the finaliser of SplitMix64, folded)."""
     mixed = 0
     for part in parts:
-        z = (mixed ^ ((part + 1) * _GOLDEN)) & _MASK
+        z = (mixed ^ ((int(part) + 1) * _GOLDEN)) & _MASK  # int: one of numpy would overflow
         z = ((z ^ (z >> 30)) * _FIRST) & _MASK
         z = ((z ^ (z >> 27)) * _SECOND) & _MASK
         mixed = z ^ (z >> 31)
