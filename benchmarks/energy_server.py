@@ -249,7 +249,7 @@ async def fuzz(folder: Path) -> None:
 def main() -> None:
     parts = {"load": load, "kill": kill, "jobs": jobs, "fuzz": fuzz}
     print(f"machine: {os.cpu_count()} cores, Python {sys.version.split()[0]}")
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "energy" / "server"))
     for name in sys.argv[1:] or parts:
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(parts[name](Path(folder)))

@@ -95,7 +95,12 @@ def law(stage: int, kind: str, frequency: int) -> tuple[float, float]:
     length = {"forward": 1.0, "backward": 2.0, "recompute": 1.0, "backward-input": 1.2, "backward-weight": 0.8}[kind]
     seconds = 0.01 * length * (1 + 0.3 * (stage % 2)) * (0.3 + 0.7 * FREQUENCIES[0] / frequency)
     watts = BLOCKING + 80 + 200 * (frequency / FREQUENCIES[0]) ** 3
-    return seconds, seconds * watts
+    return _binary(seconds), _binary(seconds * watts)
+
+
+def _binary(value: float) -> float:
+    """A nearby number of few binary digits, so that means of equal ones are exact and plans can be compared."""
+    return round(value * 2**30) / 2**30
 
 
 def profile(stages: int, frequencies: Sequence[int] = FREQUENCIES, note: str = "simulated") -> ProfileTable:

@@ -38,6 +38,13 @@ def test_guessing_is_held_back_and_the_token_is_not(near: Callable[..., Near]) -
     assert server.ask("GET", "/jobs", headers={"Authorization": f"Bearer {TOKEN}"})[0] == 200
 
 
+def test_pages_of_other_sites_may_not_ask(near: Callable[..., Near]) -> None:
+    server = near()
+    assert server.ask("GET", "/jobs", headers={"Origin": "http://example.com"})[0] == 403
+    assert server.ask("GET", "/jobs", headers={"Origin": "null"})[0] == 403
+    assert server.ask("GET", "/jobs", headers={"Origin": server.url})[0] == 200
+
+
 def test_the_client_sends_its_token_or_that_of_the_address(near: Callable[..., Near]) -> None:
     server = near(token=TOKEN)
     assert Client(server.url, token=TOKEN).jobs() == []

@@ -121,6 +121,7 @@ class Doorkeeper:
         wait = self._rates.wait(address)
         if wait:
             raise Refusal(429, f"more than {self._rates.rate:g} requests per second from {address}: wait {wait:.2f} s")
+        _require_own_page(headers)
         if self._token is None or scope["path"] in OPEN:
             return
         given = _token(headers.get(b"authorization", b""))
@@ -130,6 +131,14 @@ class Doorkeeper:
         if wait:
             raise Refusal(429, f"too many requests without the token from {address}: wait {wait:.2f} s")
         raise Refusal(401, "the token is missing or wrong: send the header 'Authorization: Bearer TOKEN'")
+
+
+def _require_own_page(headers: dict[bytes, bytes]) -> None:
+    """A browser says which page a request comes from. Another site's must not speak for whoever looks at it, which
+    matters most where there is no token."""
+    origin = headers.get(b"origin")
+    if origin is not None and origin.partition(b"://")[2] != headers.get(b"host", b""):
+        raise Refusal(403, "requests from the pages of another site are not taken: use this server's own page")
 
 
 def _token(header: bytes) -> bytes | None:

@@ -117,8 +117,11 @@ function whyNot(facts) {
 // -- the curve ---------------------------------------------------------------------------------------------------------
 
 function scales(facts) {
-  const marks = [...facts.points, ...facts.rounds.map((r) => [r.time, r.energy])];
+  const marks = [...facts.points];
   if (facts.all_max) marks.push([facts.all_max.time, facts.all_max.energy]);
+  // What was measured belongs to the picture unless it would crush the rest of it: then it stands at the border.
+  const far = [0, 1].map((at) => 2 * Math.max(...marks.map((mark) => mark[at])));
+  marks.push(...facts.rounds.map((r) => [r.time, r.energy]).filter(([t, e]) => t < far[0] && e < far[1]));
   const range = (at) => {
     const values = marks.map((mark) => mark[at]);
     const low = Math.min(...values), high = Math.max(...values);
@@ -127,8 +130,8 @@ function scales(facts) {
   };
   const [left, right] = range(0), [bottom, top] = range(1);
   return {
-    x: (time) => 70 + ((time - left) / (right - left)) * 870,
-    y: (energy) => 262 - ((energy - bottom) / (top - bottom)) * 246,
+    x: (time) => 70 + Math.min(1, (time - left) / (right - left)) * 870,
+    y: (energy) => 262 - Math.min(1, (energy - bottom) / (top - bottom)) * 246,
     times: ticks(left, right), energies: ticks(bottom, top),
   };
 }
@@ -209,7 +212,7 @@ async function askPlan(time) {
 function showPlan(plan) {
   let text = `${seconds(plan.time)}, ${joules(plan.energy)}`;
   if (plan.saved !== null) {
-    text += `: ${less(plan.saved)} and ${slower(plan.slowdown)} than everything at its highest frequency`;
+    text += `: ${less(plan.saved)} than everything at its highest frequency, ${slower(plan.slowdown)}`;
   }
   $("saved").textContent = `${shown.simulated ? "Simulated: " : ""}${text}.`;
   $("hint").textContent = plan.nominal
