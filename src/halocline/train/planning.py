@@ -11,6 +11,7 @@ from typing import Any
 
 from halocline.models import hf
 from halocline.models.count import count
+from halocline.models.flops import flops
 from halocline.models.model import Model, make, options_of
 from halocline.plan.flags import Flags
 from halocline.plan.plan import Plan
@@ -94,6 +95,8 @@ def known_of(config: Config, model: Model) -> dict[str, Any]:
     method = (config.partition_method or "").partition(":")[0]
     if method == "parameters":
         return {"parameters": [layer.parameters for layer in count(model, activations=False).layers]}
+    if method in ("profile", "autopipe"):
+        return {"costs": flops(model, Plan.from_flags(image_size=config.image_size).image)}
     if method == "uniform_transformer" and model.kinds:
         return {"kinds": model.kinds}
     return {}
