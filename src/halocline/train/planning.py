@@ -11,8 +11,8 @@ from typing import Any
 
 from halocline.models import hf
 from halocline.models.count import count
-from halocline.models.flops import flops
 from halocline.models.model import Model, make, options_of
+from halocline.models.work import work
 from halocline.plan.flags import Flags
 from halocline.plan.plan import Plan
 from halocline.runtime.layers import named_layers, own_randomness
@@ -96,7 +96,8 @@ def known_of(config: Config, model: Model) -> dict[str, Any]:
     if method == "parameters":
         return {"parameters": [layer.parameters for layer in count(model, activations=False).layers]}
     if method in ("profile", "autopipe"):
-        return {"costs": flops(model, Plan.from_flags(image_size=config.image_size).image)}
+        image = Plan.from_flags(image_size=config.image_size).image
+        return {"costs": [layer.flops for layer in work(model, image)]}
     if method == "uniform_transformer" and model.kinds:
         return {"kinds": model.kinds}
     return {}

@@ -7,15 +7,22 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from halocline.models.flops import flops
+from halocline.models.work import work
 from halocline.models.model import CAUSAL, Model, make
+
+
+def flops(model: Model, image: tuple[int, int] | None = None) -> list[int]:
+    return [layer.flops for layer in work(model, image)]
 
 
 def test_a_gpt_by_its_formula() -> None:
     hidden, seq, vocab, layers = 32, 16, 100, 3
-    found = flops(make("gpt3-small", layers=layers, hidden=hidden, heads=4, vocab=vocab, seq=seq))
+    found = work(make("gpt3-small", layers=layers, hidden=hidden, heads=4, vocab=vocab, seq=seq))
     block = 2 * seq * 12 * hidden**2 + 2 * 2 * seq**2 * hidden  # matrices, then scores and their use
-    assert found == (0, 0, *[block] * layers, 2 * seq * hidden * vocab)
+    assert [layer.flops for layer in found] == [0, 0, *[block] * layers, 2 * seq * hidden * vocab]
+    assert [layer.output_bytes for layer in found] == [4 * seq * hidden] * (2 + layers) + [4 * seq * vocab]
+    assert found[0].parameters == vocab * hidden
+    assert found[-1].parameters == vocab * hidden + 2 * hidden, "a tied copy takes room where it is"
 
 
 @pytest.mark.parametrize(
