@@ -71,6 +71,10 @@ def run(options: Options) -> int:
     require_safe(options.host, token)
     if not 0 <= options.port < 65536:
         raise ValueError(f"--port {options.port} is not a port: use 0 to 65535")
+    if options.plan is not None and options.microbatches is not None:
+        raise ValueError(
+            f"--microbatches {options.microbatches} beside --plan {options.plan}, which says it: leave out one of them"
+        )
     plans = _load_plans(options.plans) if options.plans is not None else ()
     settings = Settings(
         scheduler=options.scheduler,

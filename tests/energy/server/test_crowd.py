@@ -21,6 +21,9 @@ def test_registrations_at_once_get_ids_of_their_own(shared: Near) -> None:
         replies = list(pool.map(lambda _: shared.ask("POST", "/register_job", JOB), range(200)))
     assert {status for status, _ in replies} == {200}
     assert len({job for _, job in replies}) == 200
+    assert len(shared.ask("GET", "/jobs")[1]) == 200
+    latest = [job["job"] for job in shared.ask("GET", "/jobs?latest=3")[1]]
+    assert len(latest) == 3
 
 
 @pytest.mark.parametrize("seed", range(4))

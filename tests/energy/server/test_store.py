@@ -22,7 +22,7 @@ JOB = {"pp_degree": 8, "dp_degree": 1, "tp_degree": 1, "world_size": 8}
 
 
 def test_kill_9_in_the_middle_loses_nothing_acknowledged(own: Callable[..., Own]) -> None:
-    server = own()
+    server = own("--rank-rate", "100000", "--rate", "100000")
     _, job = server.ask("POST", "/register_job", JOB)
     for rank in range(8):
         seat = {"rank": rank, "dp_rank": 0, "pp_rank": rank, "tp_rank": 0}
@@ -34,7 +34,7 @@ def test_kill_9_in_the_middle_loses_nothing_acknowledged(own: Callable[..., Own]
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         body = json.dumps({"rank": rank, "iter_time": [1.0], "iter_energy": [2.0]})
         with contextlib.suppress(OSError, http.client.HTTPException):
-            for _ in range(80):
+            while True:  # until the server is gone
                 connection.request("POST", f"/result/{job}", body)
                 reply = connection.getresponse()
                 reply.read()
@@ -44,7 +44,8 @@ def test_kill_9_in_the_middle_loses_nothing_acknowledged(own: Callable[..., Own]
                     begun.set()
         connection.close()
 
-    threads = [threading.Thread(target=flood, args=(rank,)) for rank in range(8)]
+    # Daemons, so that a test that fails here does not keep them asking for ever.
+    threads = [threading.Thread(target=flood, args=(rank,), daemon=True) for rank in range(8)]
     for thread in threads:
         thread.start()
     assert begun.wait(60)
@@ -52,7 +53,6 @@ def test_kill_9_in_the_middle_loses_nothing_acknowledged(own: Callable[..., Own]
     for thread in threads:
         thread.join()
     total = sum(acknowledged)
-    assert 100 < total < 640  # it was in the middle
     kept = own().ask("GET", f"/jobs/{job}")[1]
     assert kept["registered"] == 8
     # What was on its way to being acknowledged may be there too: one of each rank at most.

@@ -79,6 +79,7 @@ def test_a_server_takes_its_token_from_a_file(own: Callable[..., Own], tmp_path:
         ("--rank-timeout 0", "rank-timeout"),
         ("--blocking-power -1", "blocking-power"),
         ("--schedule fast", "fast"),
+        ("--plan p.toml --microbatches 4", "p.toml"),
         ("--data {short}", "short"),
         ("--data {tmp}/short/x.sqlite", "short"),
     ],

@@ -112,7 +112,10 @@ def _add_views(app: FastAPI, jobs: Jobs, store: Store, metrics: Metrics, setting
         )
 
     async def all_jobs(request: Request) -> Response:
-        return _json([job_facts(job) for job in jobs])
+        found = list(jobs)
+        if "latest" in request.query_params:
+            found = found[-max(1, _whole(request, "latest")) :]
+        return _json([job_facts(job) for job in found])
 
     async def one_job(request: Request) -> Response:
         return _json(job_facts(jobs.find(request.path_params["job"])))
@@ -144,7 +147,7 @@ def _add_views(app: FastAPI, jobs: Jobs, store: Store, metrics: Metrics, setting
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
-    return _json({"detail": error.detail}, error.status)
+    return Response(error.body, status_code=error.status, headers=error.headers, media_type="application/json")
 
 
 async def _not_stored(request: Request, error: Exception) -> Response:

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from halocline.energy.seat import Seat
@@ -130,8 +131,9 @@ class Job:
         return (self.info.device or "").lower().startswith("simulated")
 
     @property
-    def missing(self) -> list[int]:
-        return [rank for rank in range(self.plan.world_size) if rank not in self.ranks]
+    def missing(self) -> Iterator[int]:
+        """Ranks that have not registered."""
+        return (rank for rank in range(self.plan.world_size) if rank not in self.ranks)
 
     # -- schedules -----------------------------------------------------------------------------------------------
 
@@ -168,7 +170,7 @@ class Job:
         raise Refusal(408, self._who_is_missing(gate))
 
     def _who_is_missing(self, gate: Gate) -> str:
-        unregistered = self.missing
+        unregistered = list(self.missing)
         absent = unregistered or [r for r in self.ranks if not gate.seen(r, self._settings.rank_timeout)]
         word = "registered" if unregistered else f"asked for schedule {self.round + 1}"
         names = ", ".join(map(str, sorted(absent)[:8])) + (" and others" if len(absent) > 8 else "")

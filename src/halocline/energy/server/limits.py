@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -84,7 +83,7 @@ class Doorkeeper:
             self._admit(scope, headers)
             body = await self._body(receive, headers.get(b"content-length", b""))
         except Refusal as refusal:
-            await send_refusal(send, refusal)
+            await _send_refusal(send, refusal)
             return
         rest = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -154,12 +153,8 @@ def _token(header: bytes) -> bytes | None:
     return None
 
 
-async def send_refusal(send: Send, refusal: Refusal) -> None:
-    body = json.dumps({"detail": refusal.detail}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.status in (408, 429):
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def _send_refusal(send: Send, refusal: Refusal) -> None:
+    headers = {"content-type": "application/json", "content-length": str(len(refusal.body)), **refusal.headers}
+    lines = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": lines})
+    await send({"type": "http.response.body", "body": refusal.body})

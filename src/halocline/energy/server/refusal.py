@@ -4,6 +4,8 @@ ever reaches a client.
 
 from __future__ import annotations
 
+import json
+
 
 class Refusal(Exception):
     """What a client gets instead of an answer."""
@@ -12,6 +14,17 @@ class Refusal(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
+
+    @property
+    def body(self) -> bytes:
+        return json.dumps({"detail": self.detail}).encode()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What goes with the status: whoever may ask again is told when, whoever lacks the token how to send it."""
+        if self.status in (408, 429):
+            return {"retry-after": "1"}
+        return {"www-authenticate": "Bearer"} if self.status == 401 else {}
 
 
 def unknown_job(job: str) -> Refusal:

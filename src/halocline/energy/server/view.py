@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 from halocline.energy.frequency_plan import FrequencyPlan
@@ -20,7 +20,7 @@ _ROWS = 32
 
 def job_facts(job: Job) -> dict[str, Any]:
     """A line of the list of jobs."""
-    plan, turn, missing = job.plan, job.turn, job.missing
+    plan, turn = job.plan, job.turn
     return {
         "job": job.name,
         "created": job.created,
@@ -36,7 +36,7 @@ def job_facts(job: Job) -> dict[str, Any]:
         "schedule": plan.schedule,
         "microbatches": plan.microbatches,
         "registered": len(job.ranks),
-        "missing": missing[:16],
+        "missing": list(islice(job.missing, 16)),
         "round": job.round,
         "reports": job.reports,
         "straggler": job.notice.factor if job.notice else None,

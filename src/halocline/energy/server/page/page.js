@@ -4,6 +4,7 @@
 
 const $ = (id) => document.getElementById(id);
 const EVERY = 2000; // milliseconds between looks at the server
+const MOST = 50; // jobs in the list
 const SVG = "http://www.w3.org/2000/svg";
 const RAMP = [[48, 64, 158], [38, 130, 170], [70, 178, 120], [222, 190, 60], [214, 84, 48]]; // lowest to highest MHz
 
@@ -267,7 +268,7 @@ function drawTimeline(plan) {
 
 async function look() {
   try {
-    const jobs = await ask("jobs");
+    const jobs = await ask(`jobs?latest=${MOST}`);
     if (chosen === null && jobs.length) chosen = jobs[jobs.length - 1].job;
     showJobs(jobs);
     if (chosen !== null) showDetail(await ask(`frontier/${encodeURIComponent(chosen)}`));
