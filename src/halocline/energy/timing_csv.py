@@ -62,11 +62,11 @@ class TimingCsv:
     ) -> None:
         """`meter` is its name; without one the second file stays at its header, which is said once."""
         Path(directory).mkdir(parents=True, exist_ok=True)
-        # Line by line: a row is in the file when it is written.
-        self._instructions = open(instructions_file(directory, rank), "w", buffering=1, encoding="utf-8")
-        self._energy = open(energy_file(directory, rank), "w", buffering=1, encoding="utf-8")
-        self._instructions.write(",".join(INSTRUCTION_COLUMNS) + "\n")
-        self._energy.write(",".join(ENERGY_COLUMNS) + "\n")
+        # Without a buffer: a row is in the file when it is written.
+        self._instructions = open(instructions_file(directory, rank), "wb", buffering=0)
+        self._energy = open(energy_file(directory, rank), "wb", buffering=0)
+        self._instructions.write(f"{','.join(INSTRUCTION_COLUMNS)}\n".encode())
+        self._energy.write(f"{','.join(ENERGY_COLUMNS)}\n".encode())
         if rank == 0:
             (Path(directory) / _METER).write_text(f"{meter or 'none'}\n", encoding="utf-8")
         if meter is None:
@@ -78,11 +78,11 @@ class TimingCsv:
         stage = "" if instruction.kind == STEP else instruction.stage
         clock = "" if frequency is None else frequency
         name = NAMES[instruction.kind]
-        self._instructions.write(f"{name},{start:.6f},{end:.6f},{stage},{microbatch},{clock}\n")
+        self._instructions.write(f"{name},{start:.6f},{end:.6f},{stage},{microbatch},{clock}\n".encode())
 
     def step(self, step: Step) -> None:
         for time, energy in step.readings:
-            self._energy.write(f"{time:.6f},{energy:.3f}\n")
+            self._energy.write(f"{time:.6f},{energy:.3f}\n".encode())
 
     def close(self) -> None:
         self._instructions.close()
