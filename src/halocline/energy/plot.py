@@ -11,8 +11,10 @@ from xml.sax.saxutils import escape
 from halocline.energy.frequency_plan import FrequencyPlan
 from halocline.energy.frontier import Frontier
 
-_WIDTH, _HEIGHT = 720.0, 400.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 24.0, 64.0, 48.0
+_WIDTH, _HEIGHT = 720.0, 416.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 24.0, 80.0, 48.0
+_LETTERS = 96
+"""What fits in a line."""
 
 _STYLE = """
   text { font: 12px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #24303b; }
@@ -55,6 +57,7 @@ def draw_frontier(frontier: Frontier, plans: Sequence[FrequencyPlan] = (), *, ti
     body = [
         f'<text class="title" x="{_LEFT:g}" y="24">{escape(title)}</text>',
         f'<text class="note" x="{_LEFT:g}" y="44">{escape(_note(frontier))}</text>',
+        f'<text class="note" x="{_LEFT:g}" y="62">{escape(_short(frontier.note))}</text>',
         *_axes(scale),
     ]
     if len(frontier.points) > 1:
@@ -78,10 +81,11 @@ def draw_frontier(frontier: Frontier, plans: Sequence[FrequencyPlan] = (), *, ti
 
 def _note(frontier: Frontier) -> str:
     saved = 1 - frontier.least.energy / frontier.all_max.energy if frontier.all_max.energy else 0.0
-    parts = [f"{len(frontier.points)} points", f"least energy {saved:.1%} below maximum clocks"]
-    if frontier.note:
-        parts.insert(0, frontier.note)
-    return " · ".join(parts)
+    return f"{len(frontier.points)} points · least energy {saved:.1%} below maximum clocks"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 3]}..."
 
 
 def _axes(scale: _Scale) -> list[str]:
