@@ -62,6 +62,21 @@ def test_fewer_plans_replace_those_of_an_earlier_run(ask: Any, tmp_path: Path) -
     assert len(plans) == 3
 
 
+def test_the_papers_model_is_written_as_it_was_published(ask: Any, tmp_path: Path) -> None:
+    text = ask(f"{ASK} --microbatches 12 --cost exponential --unit-time 0.001 --out {tmp_path} --plans 3")
+    assert "longer than the model says" in text
+
+    def points(path: Path) -> dict[int, float]:
+        lines = [line.split(",") for line in path.read_text().split()[1:]]
+        return {round(float(time) * 1000): float(energy) for time, energy in lines}
+
+    ours = points(tmp_path / "frontier.csv")
+    published = points(ROOT / "tests" / "energy" / "data" / "gpt3-175b-a100-frontier-12.csv")
+    assert len(published) == 639 and published.keys() <= ours.keys()
+    for time, energy in published.items():
+        assert ours[time] == pytest.approx(energy, rel=1e-8)
+
+
 def test_as_json(ask: Any) -> None:
     answer = json.loads(ask(f"{ASK} --microbatches 3 --stragglers 1.3 --json"))
     assert [row["factor"] for row in answer["savings"]] == [1.0, 1.3]

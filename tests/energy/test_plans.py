@@ -87,6 +87,19 @@ def test_plans_keep_their_word_and_come_near_the_frontier(name: str) -> None:
     assert rounding.worst <= 0.006
 
 
+def test_plans_between_solutions_that_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large frontiers keep some of their solutions only; what lies between them is a mixture, and keeps its word."""
+    profile, plan = ProfileTable.read(PROFILE), Plan.uniform(8, microbatches=6)
+    every = solve(plan, profile, A100)
+    monkeypatch.setattr("halocline.energy.frontier._MOST_KEPT", 10_000)
+    some = solve(plan, profile, A100)
+    assert some.points == every.points
+    assert len(some._solutions) < len(every._solutions) / 4
+    plans = [some.plan_at(point.time) for point in some.points]
+    assert all(made.time <= point.time for made, point in zip(plans, some.points))
+    assert rounding_loss(some, plans).worst <= 0.006
+
+
 def test_all_clocks_at_maximum() -> None:
     profile = ProfileTable.read(PROFILE)
     frontier = solve(Plan.uniform(8, microbatches=6), profile, A100)

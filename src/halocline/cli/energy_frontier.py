@@ -5,6 +5,7 @@ each point, from a profile and a plan.
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class Options(PlanOptions):
     Prints what is saved against all clocks at their maximum, without and with a straggler. The plan comes from a
     plan.toml or a few words; its stages are the profile's."""
 
+    stages: int | None = None
+    """Stages in a pipe (left out: the profile's, or with --chunks so many times fewer)."""
     profile: str | None = None
     """A profile.csv: stage,instruction,frequency,time,energy."""
     blocking_power: float | None = None
@@ -59,17 +62,28 @@ def run(options: Options) -> int:
     factors = _factors(options.stragglers)
     profile = ProfileTable.read(options.profile)
     plan = _plan(options, profile)
-    frontier = solve(
-        plan, profile, options.blocking_power, options.cost, unit_time=options.unit_time, latency=options.latency
-    )
-    plans = _plans(frontier, options)
-    rows = savings(frontier, (1.0, *factors))
-    written = _write(Path(options.out), frontier, plans) if options.out is not None else []
+    with _status(options):
+        frontier = solve(
+            plan, profile, options.blocking_power, options.cost, unit_time=options.unit_time, latency=options.latency
+        )
+        rows = savings(frontier, (1.0, *factors))
+        plans = _plans(frontier, options)
+        written = _write(Path(options.out), frontier, plans, options) if options.out is not None else []
     if options.json:
         print(json.dumps(_facts(frontier, plans, rows)))
     else:
         _draw(frontier, plans, rows, written)
     return 0
+
+
+def _status(options: Options) -> AbstractContextManager[object]:
+    """Something that moves meanwhile, for who watches."""
+    if options.json:
+        return nullcontext()
+    # rich takes a tenth of a second to load, which JSON need not pay.
+    from rich.console import Console
+
+    return Console(stderr=True).status("solving")
 
 
 def _factors(text: str) -> list[float]:
@@ -107,12 +121,14 @@ def _plans(frontier: Frontier, options: Options) -> list[FrequencyPlan]:
     return [frontier.plan_at(frontier.points[number].time) for number in chosen]
 
 
-def _write(out: Path, frontier: Frontier, plans: list[FrequencyPlan]) -> list[str]:
+def _write(out: Path, frontier: Frontier, plans: list[FrequencyPlan], options: Options) -> list[str]:
     folder = out / "plans"
     folder.mkdir(parents=True, exist_ok=True)
     for old in [*folder.glob("plan-*.json"), *folder.glob("index.csv")]:
         old.unlink()  # of an earlier frontier, whose points were others
-    lines = [f"{time!r},{energy!r}" for time, energy in frontier.points]
+    # The paper's model has a point for every unit of time, as its published frontiers do.
+    points = frontier.points if frontier.cost == "hull" else frontier.sampled(options.unit_time)
+    lines = [f"{time!r},{energy!r}" for time, energy in points]
     (out / "frontier.csv").write_text("\n".join(["time,energy", *lines]) + "\n", encoding="utf-8")
     (out / "frontier.json").write_text(frontier.to_json() + "\n", encoding="utf-8")
     (out / "frontier.svg").write_text(draw_frontier(frontier, plans, title=_title(frontier)), encoding="utf-8")
@@ -136,7 +152,6 @@ def _facts(frontier: Frontier, plans: list[FrequencyPlan], rows: list[Saving]) -
 
 
 def _draw(frontier: Frontier, plans: list[FrequencyPlan], rows: list[Saving], written: list[str]) -> None:
-    # rich takes a tenth of a second to load, which JSON need not pay.
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -159,16 +174,23 @@ def _draw(frontier: Frontier, plans: list[FrequencyPlan], rows: list[Saving], wr
             f"{row.slowdown:.2%}",
         )
     console.print(table)
-    rounding = rounding_loss(frontier, plans)
     first, least, last = frontier.points[0], frontier.least, frontier.points[-1]
     for line in (
         f"{len(frontier.points)} points from T_min {first.time:.6g} s to T* {last.time:.6g} s; "
         f"least energy {least.energy:.6g} J at {least.time:.6g} s",
-        f"rounding to real clocks loses {rounding.mean:.2%} on average and {rounding.worst:.2%} at most "
-        f"({rounding.plans} plans)",
+        _rounding(frontier, plans),
         *(f"wrote {path}" for path in written),
     ):
         console.print(line, markup=False, soft_wrap=True)
+
+
+def _rounding(frontier: Frontier, plans: list[FrequencyPlan]) -> str:
+    if frontier.cost == "exponential":
+        late = max(plan.time / plan.deadline - 1 for plan in plans)
+        return f"on real clocks plans take up to {max(late, 0):.2%} longer than the model says: it floors times"
+    rounding = rounding_loss(frontier, plans)
+    share = f"{rounding.mean:.2%} on average and {rounding.worst:.2%} at most"
+    return f"rounding to real clocks loses {share} ({rounding.plans} plans)"
 
 
 def _title(frontier: Frontier) -> str:

@@ -131,6 +131,12 @@ class Frontier:
         left = self.points[number - 1]
         return left.energy + (right.energy - left.energy) * (time - left.time) / (right.time - left.time)
 
+    def sampled(self, step: float) -> list[Point]:
+        """The frontier every `step` seconds from T_min on, and at T*."""
+        count = math.ceil((self.time_star - self.time_min) / step - 1e-6)
+        times = [round(self.time_min + number * step, 12) for number in range(count)]
+        return [*(Point(time, self.energy_at(time)) for time in times), self.points[-1]]
+
     def plan_at(self, time: float) -> FrequencyPlan:
         """The plan of the least energy (but for rounding) that takes no longer than `time` seconds.
 
