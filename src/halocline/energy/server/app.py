@@ -27,6 +27,7 @@ _PAGE = {
     "/page.js": ("page.js", "text/javascript"),
     "/page.css": ("page.css", "text/css"),
 }
+_ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
 
 
@@ -164,8 +165,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 def _json(content: object, status: int = 200) -> Response:
-    body = json.dumps(content, allow_nan=False, separators=(",", ":"))
-    return Response(body, status_code=status, media_type="application/json")
+    return Response(_ENCODE(content), status_code=status, media_type="application/json")
 
 
 def _whole(request: Request, name: str) -> int:

@@ -53,6 +53,7 @@ class Job:
         self.measured = Measured(plan)
         self.solve_seconds = 0.0
         self._layout = Layout(plan)
+        self.world_size = self._layout.world_size
         self._store, self._settings = store, settings
         self._rates = Rates(settings.rank_rate)
         self._seats: dict[Seat, int] = {}
@@ -106,8 +107,8 @@ class Job:
         return seat
 
     def _require_inside(self, rank: int) -> None:
-        if rank >= self.plan.world_size:
-            raise Refusal(422, f"rank {rank} is not below the job's world_size {self.plan.world_size}")
+        if rank >= self.world_size:
+            raise Refusal(422, f"rank {rank} is not below the job's world_size {self.world_size}")
 
     def _require_registered(self, rank: int) -> None:
         self._require_inside(rank)
@@ -133,7 +134,7 @@ class Job:
     @property
     def missing(self) -> Iterator[int]:
         """Ranks that have not registered."""
-        return (rank for rank in range(self.plan.world_size) if rank not in self.ranks)
+        return (rank for rank in range(self.world_size) if rank not in self.ranks)
 
     # -- schedules -----------------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Job:
 
     async def _next_round(self, rank: int) -> None:
         if self._gate is None or self._gate.failed:
-            self._gate = Gate(self.plan.world_size, self._decide)
+            self._gate = Gate(self.world_size, self._decide)
         gate = self._gate
         if await gate.wait(rank, self._settings.rank_timeout):
             return
@@ -176,7 +177,7 @@ class Job:
         names = ", ".join(map(str, sorted(absent)[:8])) + (" and others" if len(absent) > 8 else "")
         who = f"rank {names} has" if len(absent) == 1 else f"ranks {names} have"
         return (
-            f"{who} not {word} within {self._settings.rank_timeout:g} s ({len(absent)} of {self.plan.world_size} "
+            f"{who} not {word} within {self._settings.rank_timeout:g} s ({len(absent)} of {self.world_size} "
             f"missing): see whether it still runs, then ask again"
         )
 
