@@ -13,6 +13,10 @@ def run(options: Config) -> int:
             "no model to train: write halocline train MODEL, e.g. resnet-v1-20 or package.module:callable; "
             "halocline models lists them"
         )
+    if options.dry_run:
+        from halocline.cli.dry_run import dry_run
+
+        return dry_run(options)
 
     from rich.console import Console
 

@@ -68,9 +68,11 @@ def imagenet_resnet(
     width: int = 1,
     num_classes: int = 1000,
     base_width: int = 64,
+    blocks: int | None = None,
     channels: int = 3,
 ) -> Model:
-    """ResNet-`depth`, with bottlenecks `width` times as wide inside."""
+    """ResNet-`depth`, with bottlenecks `width` times as wide inside; for a trial with fewer `blocks`, in the same
+    proportions."""
     if depth not in BLOCKS:
         raise ValueError(f"there is no ImageNet ResNet of depth {depth}: use one of {', '.join(map(str, BLOCKS))}")
     bottleneck = depth >= 50
@@ -78,7 +80,7 @@ def imagenet_resnet(
         raise ValueError(f"width = {width} does not go with depth {depth}: only bottlenecks (50, 101, 152) are widened")
     layers: list[Callable[[], nn.Module]] = []
     given = base_width
-    for group, count in enumerate(BLOCKS[depth]):
+    for group, count in enumerate(BLOCKS[depth] if blocks is None else _fewer(BLOCKS[depth], blocks)):
         size = base_width * 2**group
         inner = size * width
         shapes = ((1, inner), (3, inner), (1, size * EXPANSION)) if bottleneck else ((3, size), (3, size))
@@ -89,6 +91,16 @@ def imagenet_resnet(
     layers.append(partial(classifier, given, num_classes))
     name = f"resnet{depth}" if width == 1 else f"wide-resnet{depth}_{width}"
     return Model(name, layers, classes=num_classes, channels=channels, image=(224, 224))
+
+
+def _fewer(groups: tuple[int, ...], blocks: int) -> list[int]:
+    """At least a block in each group; what is left goes one by one to the group that lacks the most of its share."""
+    if blocks < len(groups):
+        raise ValueError(f"blocks = {blocks} cannot fill {len(groups)} groups: use {len(groups)} or more")
+    counts = [1] * len(groups)
+    while sum(counts) < blocks:
+        counts[max(range(len(groups)), key=lambda g: groups[g] / sum(groups) * blocks - counts[g])] += 1
+    return counts
 
 
 def torchvision_names(depth: int) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
     world = join()                          # under torchrun, mpirun or srun; alone without a launcher
     run_local(4, train, "plan.toml")        # starts 4 processes here and calls train("plan.toml") in each
+    run_local(4, train, "plan.toml", nodes=Nodes(2, 0, "10.0.0.1", 29500))  # 4 of 8; a second machine starts the others
 
 Knows launchers, devices and process groups; nothing of plans.
 """
@@ -31,9 +32,12 @@ from halocline.runtime import logbook
 from halocline.runtime.environment import RUN_DIRECTORY, Place, command, detect
 from halocline.runtime.logbook import OWN, PEER, Logbook
 from halocline.runtime.lost import Loss, PeerLost
+from halocline.runtime.nodes import Nodes, interface_towards, is_loopback
 from halocline.runtime.transports import NAMES, choose, make
 from halocline.runtime.watch import Watch
 from halocline.runtime.world import World
+
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 class RankFailed(RuntimeError):
@@ -76,6 +80,7 @@ def join(
         )
     elif transport == "nccl" and on_device > 1:
         raise ValueError(f"transport nccl needs a GPU per process, and {on_device} share one: use ipc or staged")
+    _choose_interface(place)
     dist.init_process_group(
         "nccl" if transport == "nccl" else "gloo",
         store=dist.PrefixStore("halocline/group", store),
@@ -117,6 +122,15 @@ def _meet(place: Place, deadline: float) -> Any:
             f"0 has not started, or another address is right (set MASTER_ADDR and MASTER_PORT); {_line(error)}"
         ) from error
     return store
+
+
+def _choose_interface(place: Place) -> None:
+    """Let gloo listen where the other machines can reach it, unless the user has chosen."""
+    if GLOO_INTERFACE in os.environ or is_loopback(place.address):
+        return
+    interface = interface_towards(place.address, place.port)
+    if interface is not None:
+        os.environ[GLOO_INTERFACE] = interface  # torch has no other way to say it
 
 
 def _neighbours(place: Place, device: torch.device, store: Any) -> tuple[int, int]:
@@ -182,30 +196,37 @@ def run_local(
     directory: Path | str | None = None,
     threads: int = 1,
     signals: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    nodes: Nodes | None = None,
+    deadline: float = 600.0,
 ) -> list[Any]:
-    """Start processes on this machine by torch's elastic launcher; what `entry(*args)` returned on each rank.
+    """Start processes on this machine by torch's elastic launcher; what `entry(*args)` returned on each rank here.
 
     `entry` is a function of a module (each process imports it) or a command line. Inside, `join()` finds the others.
     `directory` keeps the ranks' logbooks; a temporary one by default. `threads` is OMP_NUM_THREADS, unless set. When
     a process fails, the others are ended and `RankFailed` names it, its role and its last instruction. `signals` are
-    those on which the launcher ends the processes at once; the caller looks after others.
+    those on which the launcher ends the processes at once; the caller looks after others. With `nodes` the ranks count
+    on over several machines; each calls this with as many processes and waits `deadline` seconds for the first.
     """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     if processes < 1:
         raise ValueError(f"{processes} processes cannot run anything: use at least 1")
+    meeting: dict[str, Any] = {"run_id": uuid.uuid4().hex, "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+    if nodes is not None and nodes.port:
+        where = {"rank": nodes.rank, "timeout": max(1, int(deadline))}
+        meeting = {"run_id": "halocline", "rdzv_backend": "static", "rdzv_configs": where}
+        meeting["rdzv_endpoint"] = f"{nodes.address}:{nodes.port}"
+    here = range(nodes.rank * processes, (nodes.rank + 1) * processes) if nodes is not None else range(processes)
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=nodes.count if nodes is not None else 1,
+        max_nodes=nodes.count if nodes is not None else 1,
         nproc_per_node=processes,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
         max_restarts=0,
         monitor_interval=0.1,
         start_method="spawn",
         signals_to_handle=signals,
+        **meeting,
     )
     with tempfile.TemporaryDirectory(prefix="halocline_run_") as temporary, _quiet():
         run = Path(directory) if directory is not None else Path(temporary)
@@ -224,8 +245,15 @@ def run_local(
                     returned = elastic_launch(config, program)(*rest)
             except ChildFailedError as error:
                 codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-                raise RankFailed(str(post_mortem(run, processes, codes))) from None
-    return [returned.get(rank) for rank in range(processes)]
+                raise RankFailed(str(post_mortem(run, processes, codes, here[0]))) from None
+            except dist.DistError as error:
+                if nodes is None:
+                    raise
+                raise RankFailed(
+                    f"node {nodes.rank} of {nodes.count} met nobody at {nodes.address}:{nodes.port} in {deadline:g} s: "
+                    f"start all nodes with the same MASTER_ADDR and MASTER_PORT; {_line(error)}"
+                ) from error
+    return [returned.get(rank) for rank in here]
 
 
 def _enter(entry: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -239,12 +267,13 @@ def _enter(entry: Callable[..., Any], args: Sequence[Any]) -> Any:
         raise
 
 
-def post_mortem(directory: Path, processes: int, codes: dict[int, int]) -> Loss:
-    """Which rank was the cause, from the logbooks and the exit codes of those that failed (rank -> code)."""
-    said = {rank: logbook.read(directory, rank) for rank in range(processes)}
+def post_mortem(directory: Path, processes: int, codes: dict[int, int], first: int = 0) -> Loss:
+    """Which rank was the cause, from the logbooks and the exit codes of those that failed (rank -> code). The ranks of
+    this machine are `processes` from `first` on."""
+    said = {rank: logbook.read(directory, rank) for rank in range(first, first + processes)}
 
     def loss(rank: int) -> Loss:
-        return said[rank][0] or Loss(rank)
+        return (said[rank][0] if rank in said else None) or Loss(rank)
 
     ended = [rank for rank, code in codes.items() if code != -signal.SIGTERM]
     # Torch may abort a process that gives up a peer and leaves with messages under way: that is not the cause.
@@ -285,10 +314,12 @@ def _environment(settings: dict[str, str]) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """The elastic launcher's own account of a failure spans a page and does not know what a role is."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.multiprocessing")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels):
+            logger.setLevel(level)

@@ -157,6 +157,8 @@ class Config(Flags):
     """Complete checkpoints to keep."""
     eval_every: int | None = None
     """Steps between evaluations (left out: an epoch)."""
+    dry_run: bool = False
+    """Start nothing: say what the run would be, with its plan proved and its time and memory predicted."""
     timeline: bool = False
     """Write when each rank did what, for halocline timeline."""
     tensorboard: bool = False
@@ -229,7 +231,7 @@ class Config(Flags):
 PLAN_FLAGS = (
     "split_size parts balance num_spatial_parts spatial_size slice_method times local_DP halo_D2 fused_layers "
     "batch_size image_size enable_master_comm_opt pp dp tp partition_method train_schedule activation_checkpointing "
-    "microbatch_size schedule microbatches replicas pipes chunks passes cap recompute"
+    "microbatch_size schedule microbatches replicas pipes chunks passes cap recompute shard"
 ).split()
 """The flags of which a plan is made."""
 _CHOOSE_STAGES = "split_size pp balance partition_method num_spatial_parts spatial_size times schedule".split()

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -23,9 +24,10 @@ from halocline.runtime.environment import detect
 from halocline.runtime.finite import NotFinite
 from halocline.runtime.launch import RankFailed, join, run_local
 from halocline.runtime.lost import PeerLost
+from halocline.runtime.nodes import Nodes
 from halocline.runtime.shortage import OutOfMemory
 from halocline.train.config import Config
-from halocline.train.interrupt import EXIT_CODE, SIGNALS
+from halocline.train.interrupt import EXIT_CODE, SIGNALS, deaf
 from halocline.train.planning import model_of, named, plan_of
 from halocline.train.progress import Progress, progress, score_words
 from halocline.train.run_directory import resolved
@@ -48,18 +50,27 @@ class Failure:
     code: int
 
 
-def start(config: Config, shown: Show = progress) -> int:
-    """Run to the end; the exit code. `shown` makes what shows a rank's progress."""
+def start(config: Config, shown: Show = progress, nodes: Nodes | None = None) -> int:
+    """Run to the end; the exit code. `shown` makes what shows a rank's progress. Of several `nodes` each calls this."""
     config, plan = resolved(named(config))
     if plan is None:
         plan = plan_of(config, model_of(config))
-    place = detect()
-    if place is not None or plan.world_size == 1:
+    place = detect() if nodes is None else None
+    if place is not None or (plan.world_size == 1 and nodes is None):
         return _report(_rank(config, plan.to_toml(), shown), speaks=place is None or place.rank == 0)
     interrupted: list[int] = []
     with _passing_on(interrupted):
         try:
-            ranks = run_local(plan.world_size, _rank, config, plan.to_toml(), shown, signals="SIGHUP,SIGQUIT")
+            ranks = run_local(
+                plan.world_size if nodes is None else nodes.share(plan.world_size),
+                _started_rank,
+                config,
+                plan.to_toml(),
+                shown,
+                signals="SIGHUP,SIGQUIT",
+                nodes=nodes,
+                deadline=config.deadline,
+            )
         except RankFailed as error:
             if interrupted:
                 print("halocline: stopped at once; nothing was saved of the last steps", file=sys.stderr)
@@ -68,7 +79,15 @@ def start(config: Config, shown: Show = progress) -> int:
             return 1
     failures = sorted((r for r in ranks if isinstance(r, Failure)), key=lambda f: (f.lost, f.when))
     # The first is the cause; the others are ranks that waited for it in vain.
-    return _report(failures[0] if failures else ranks[0], speaks=True)
+    return _report(failures[0] if failures else ranks[0], speaks=nodes is None or nodes.rank == 0)
+
+
+def _started_rank(config: Config, plan: str, shown: Show) -> Outcome | Failure:
+    """In a process started here. One that has lost another leaves as failed, so that the launcher ends all."""
+    end = _rank(config, plan, shown)
+    if isinstance(end, Failure) and end.lost:
+        raise SystemExit(end.code)
+    return end
 
 
 def _rank(config: Config, plan: str, shown: Show) -> Outcome | Failure:
@@ -115,15 +134,26 @@ def _report(end: Outcome | Failure, speaks: bool) -> int:
 def _passing_on(heard: list[int]) -> Iterator[None]:
     """Pass Ctrl-C and SIGTERM on to the processes started here, which decide together when to end."""
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    def pass_on(number: int, frame: FrameType | None = None) -> None:
         heard.append(number)
         for child in multiprocessing.active_children():
             if child.pid is not None:
                 os.kill(child.pid, number)
 
+    def listen() -> None:
+        while not over.is_set():
+            if signal.sigtimedwait([signal.SIGINT], 0.2) is not None and not over.is_set():
+                pass_on(signal.SIGINT)
+
+    over = threading.Event()
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with deaf():  # so is this thread: another one listens
+        listener = threading.Thread(target=listen, name="passing on", daemon=True)
+        listener.start()
+        try:
+            yield
+        finally:
+            over.set()
+            listener.join()
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -38,6 +38,7 @@ from halocline.train.metrics import EVALUATION, STEP, Metrics
 from halocline.train.optimizers import LearningRate, OptimizerMaker, set_learning_rate
 from halocline.train.planning import model_of, plan_of, with_batch
 from halocline.train.progress import Progress, Reading, Speed, progress, score_words
+from halocline.train.pytorch_trace import PytorchTrace
 from halocline.train.restoring import restore, restore_weights
 from halocline.train.run_directory import Beginning, RunDirectory, beginning, versions
 
@@ -92,7 +93,8 @@ class Trainer:
         if not self.model.sequence:
             self.plan = replace(self.plan, image=dataset.inputs[0].pixels)
         self.equipment = Equipment(config, self.plan, self.world, self.directory.path, self.progress.say)
-        self.engine = self._engine((*self.equipment.observers, *observers))
+        self.traces = self._traces()
+        self.engine = self._engine((*self.equipment.observers, *self.traces, *observers))
         self.batches = self._batches(dataset, True)
         self.held_out = self._batches(evaluation, False) if evaluation is not None else None
         self.total = config.steps or (config.epochs or config.num_epochs) * len(self.batches)
@@ -122,6 +124,8 @@ class Trainer:
             stack.callback(self.batches.close)
             stack.callback(self.equipment.close)
             stack.callback(self.engine.close)
+            for trace in self.traces:
+                stack.callback(trace.close)
             while self.engine.steps < self.total and not stop and not self.equipment.finished:
                 began = time.monotonic()
                 work = self.batches.next()
@@ -232,6 +236,11 @@ class Trainer:
             offload=config.offload,
             observers=observers,
         )
+
+    def _traces(self) -> tuple[PytorchTrace, ...]:
+        if not self.config.export_pytorch_trace:
+            return ()
+        return (PytorchTrace(self.directory.path, self.world.rank, self.config.num_warmup_steps, self.progress.say),)
 
     def _batches(self, dataset: Dataset, train: bool) -> Batches:
         assert self.plan.batch is not None

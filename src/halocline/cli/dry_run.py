@@ -1,0 +1,81 @@
+"""What `--dry-run` prints: a run's plan, stages, proof and predicted time and memory, with nothing started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halocline.plan.plan import Plan
+from halocline.train.config import Config
+
+if TYPE_CHECKING:
+    from halocline.train.forecast import Forecast
+
+
+def dry_run(config: Config) -> int:
+    """Print what the run would be."""
+    from halocline.train.forecast import SPEED, forecast
+
+    _draw(forecast(config), SPEED)
+    return 0
+
+
+def _draw(found: Forecast, speed: float) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    plan = found.plan
+    console.print(
+        f"[bold]{found.model}[/bold]: {found.layers} layers, {found.parameters / 1e6:,.2f} M parameters", soft_wrap=True
+    )
+    console.print(f"{plan.world_size} processes = {arithmetic(plan)}")
+    console.print(_batch(found), soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("stage", "ranks", "layers", "parameters", "TFLOP a microbatch", "GiB a rank, at most"):
+        table.add_column(name, justify="right")
+    for number, stage in enumerate(found.stages):
+        first, stop = stage.layers
+        table.add_row(
+            str(number),
+            _span(stage.ranks[0], stage.ranks[-1]),
+            _span(first, stop - 1),
+            f"{stage.parameters / 1e6:,.2f} M",
+            "-" if stage.flops is None else f"{stage.flops / 1e12:.4g}",
+            "-" if found.memory is None else f"{max(found.memory[rank] for rank in stage.ranks) / 2**30:.2f}",
+        )
+    console.print(table)
+    console.print(
+        f"schedule {plan.schedule}: {found.instructions} instructions proved complete, ordered, agreed between ranks, "
+        f"free of deadlock and reduced once",
+        soft_wrap=True,
+    )
+    unit = f"s at {speed / 1e12:g} TFLOP/s a rank" if found.memory is not None else "forwards of one layer"
+    console.print(f"simulated: makespan {found.makespan:.4g} {unit}, bubble {found.bubble:.1%}", soft_wrap=True)
+    console.print("nothing was started: leave out --dry-run to train")
+
+
+def arithmetic(plan: Plan) -> str:
+    """How the number of processes comes about: Merak's three degrees where every stage is alike, else a sum."""
+    sizes = {stage.team_size for stage in plan.stages}
+    tensor = plan.stages[0].tensor
+    if sizes == {tensor}:
+        return f"pp {plan.places} x tp {tensor} x dp {plan.replicas}"
+    teams = " + ".join(str(stage.team_size) for stage in plan.stages[: plan.places])
+    return teams if plan.replicas == 1 else f"{plan.replicas} replicas x ({teams})"
+
+
+def _batch(found: Forecast) -> str:
+    plan = found.plan
+    assert plan.batch is not None
+    of_all = f" x {plan.replicas} replicas" if plan.replicas > 1 else ""
+    return (
+        f"a step takes {plan.batch * plan.replicas} samples of {found.sample} = "
+        f"{plan.microbatches} microbatches x {plan.batch / plan.microbatches:g}{of_all}"
+    )
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"

@@ -1,0 +1,151 @@
+"""What a run would be, found without starting it: its plan proved and priced, and what each stage has, does and keeps.
+
+    forecast(config)    # what --dry-run prints
+
+Operations and bytes come from running the layers without data; time is theirs at a speed that is assumed and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from halocline.models.count import count
+from halocline.models.model import Model
+from halocline.models.work import Work, work
+from halocline.plan.layout import Layout
+from halocline.plan.plan import Plan
+from halocline.plan.stage import PARAMETERS
+from halocline.schedule.generate import generate
+from halocline.simulate import Costs, simulate
+from halocline.train.config import Config
+from halocline.train.planning import model_of, named, plan_of
+from halocline.train.run_directory import resolved
+
+SPEED = 100e12
+"""Operations per second of one rank, for want of a measurement: about what an A100 does of a transformer in bf16."""
+WIDTH = {"float32": 4, "float64": 8, "bf16": 4}
+"""Bytes of a parameter."""
+STATES = {"sgd": 1, "adamw": 2}
+"""Numbers that an optimizer keeps for each parameter."""
+
+
+@dataclass(frozen=True)
+class StageForecast:
+    """A stage."""
+
+    layers: tuple[int, int]
+    ranks: tuple[int, ...]
+    """Of the first replica and pipe."""
+    parameters: int
+    """Of the layers, with their copies of tied ones."""
+    flops: int | None
+    """Of a microbatch's forward on all of its ranks; None where it cannot be counted."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run would be."""
+
+    model: str
+    layers: int
+    parameters: int
+    """A tied parameter counts once."""
+    sample: str
+    plan: Plan
+    stages: tuple[StageForecast, ...]
+    instructions: int
+    """Of the schedule, which has been proved."""
+    makespan: float
+    """Seconds at SPEED; in forwards of one layer where operations cannot be counted."""
+    bubble: float
+    memory: tuple[float, ...] | None
+    """Bytes at the peak, of each rank of a replica, at most; None where they cannot be counted."""
+
+
+def forecast(config: Config) -> Forecast:
+    """Everything about a run that can be known before it starts."""
+    config, plan = resolved(named(config))
+    model = model_of(config)
+    if plan is None:
+        plan = plan_of(config, model)
+    try:
+        done: tuple[Work, ...] | None = work(model, plan.image)
+        kept: Sequence[int | None] = _kept(model, plan)
+    except ValueError:  # a layer that cannot be run without data: the plan can still be proved and drawn
+        done, kept = None, []
+    size = count(model, activations=False)
+    costs = _costs(config, plan, done, kept) if done is not None else _by_layers(plan)
+    schedule = generate(plan)
+    found = simulate(schedule, costs)
+    layout = Layout(plan)
+    samples = _samples(plan)
+    stages = []
+    for number, stage in enumerate(plan.stages):
+        inside = slice(*stage.layers)
+        flops = None if done is None else round(samples * sum(layer.flops for layer in done[inside]))
+        own = done if done is not None else size.layers
+        parameters = sum(layer.parameters for layer in own[inside])
+        stages.append(StageForecast(stage.layers, layout.team(0, number), parameters, flops))
+    return Forecast(
+        model.name,
+        len(size.layers),
+        size.parameters,
+        f"{model.sequence} tokens" if model.sequence else " x ".join(map(str, plan.image or model.image)) + " pixels",
+        plan,
+        tuple(stages),
+        schedule.instruction_count * plan.replicas,
+        found.makespan,
+        found.bubble,
+        found.peak_memory if done is not None else None,
+    )
+
+
+def _samples(plan: Plan) -> float:
+    """Of a microbatch."""
+    assert plan.batch is not None
+    return plan.batch / plan.microbatches
+
+
+def _kept(model: Model, plan: Plan) -> list[int | None]:
+    """What each layer keeps of a sample for the backward."""
+    image = None if plan.image is None else (plan.image[0], plan.image[1])
+    return [layer.activation_bytes for layer in count(model, image).layers]
+
+
+def _costs(config: Config, plan: Plan, done: Sequence[Work], kept: Sequence[int | None]) -> Costs:
+    """Of each rank of each stage. Tensor-parallel ranks' activations count whole, though parts of them are divided."""
+    samples = _samples(plan)
+    forward, activations, boundaries, weights = [], [], [], []
+    layout = Layout(plan)
+    for number, stage in enumerate(plan.stages):
+        inside = slice(*stage.layers)
+        shares = stage.tile_count * stage.lanes
+        forward.append(samples * sum(layer.flops for layer in done[inside]) / stage.team_size / SPEED)
+        activations.append(samples * sum(size or 0 for size in kept[inside]) / shares)
+        first = stage.layers[0]
+        boundaries.append(samples * done[first - 1].output_bytes if first else 0.0)
+        size = sum(layer.parameters for layer in done[inside]) * WIDTH[config.dtype] / stage.tensor
+        whole, divided = _divided(config, stage.shard)
+        weights.append(size * (whole + divided / len(layout.sharers(number))))
+    return Costs(
+        forward=forward,
+        backward=[2 * time for time in forward],
+        activation_bytes=activations,
+        boundary_bytes=boundaries,
+        weight_bytes=weights,
+    )
+
+
+def _divided(config: Config, shard: str) -> tuple[int, int]:
+    """Numbers kept for each parameter (itself, its gradient, the optimizer's): whole, and divided among its sharers."""
+    states = STATES[config.optimizer]
+    if shard == PARAMETERS:
+        return 0, 2 + states
+    return (2, states) if shard != "none" or config.shard_optimizer else (2 + states, 0)
+
+
+def _by_layers(plan: Plan) -> Costs:
+    """As if all layers were alike."""
+    sizes = [float(stage.layers[1] - stage.layers[0]) for stage in plan.stages]
+    return Costs(forward=sizes, backward=[2 * size for size in sizes])
