@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from halocline.plan.grid import SLICE_METHODS
 from halocline.plan.plan import SCHEDULES
 from halocline.plan.require import require_choice, require_degree
+from halocline.plan.stage import SHARDS
 from halocline.plan.words import read_words
 
 TRAIN_SCHEDULES = {
@@ -99,6 +100,9 @@ class Flags:
     recompute: str | None = None
     """none, all or but-last: which stages keep only their input and recompute the rest (left out: none; but-last
     for early recompute)."""
+    shard: str | None = None
+    """none, optimizer or parameters: what the ranks that share a stage divide among them (ZeRO-1 or FSDP; left out:
+    none)."""
     layers: int | None = None
     """Number of layers of the model, where no --balance or custom: list says it."""
 
@@ -141,6 +145,8 @@ class Flags:
             require_choice("train_schedule", self.train_schedule, TRAIN_SCHEDULES)
         if self.recompute is not None:
             require_choice("recompute", self.recompute, RECOMPUTE)
+        if self.shard is not None:
+            require_choice("shard", self.shard, SHARDS)
         for name in ("fused_layers", "num_epochs", "num_layers", "num_filters", "num_classes", "num_prof_steps"):
             if getattr(self, name) is not None:  # a program may leave a model's sizes to the model
                 require_degree(name, getattr(self, name))

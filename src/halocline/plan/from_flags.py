@@ -55,6 +55,7 @@ def plan_from_flags(
             lanes=1 if s % places < len(tiles) else _degree("local_DP", read.local_DP),
             tensor=_degree("tp", read.tp),
             recompute=recomputes == "all" or (recomputes == "but-last" and s < count - 1),
+            shard=read.shard or "none",
         )
         for s in range(count)
     )

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from halocline.plan.require import require_degree, require_type
+from halocline.plan.require import require_choice, require_degree, require_type
+
+OPTIMIZER, PARAMETERS = "optimizer", "parameters"
+SHARDS = ("none", OPTIMIZER, PARAMETERS)
+"""What the ranks that share a stage may divide among them."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,9 @@ class Stage:
     """Tensor-parallel degree: how many ranks share each weight matrix."""
     recompute: bool = False
     """Keep only the stage's input for the backward and recompute the rest."""
+    shard: str = "none"
+    """What the ranks that share the stage's parameters divide among them instead of each keeping all: none, optimizer
+    (its state, ZeRO-1) or parameters (those, their gradients and their state, FSDP)."""
 
     def __post_init__(self) -> None:
         require_type("stage.layers", self.layers, tuple, "two whole numbers, e.g. [0, 4]")
@@ -47,6 +54,7 @@ class Stage:
         require_degree("stage.lanes", self.lanes)
         require_degree("stage.tensor", self.tensor)
         require_type("stage.recompute", self.recompute, bool, "true or false")
+        require_choice("stage.shard", self.shard, SHARDS)
 
     @property
     def tile_count(self) -> int:

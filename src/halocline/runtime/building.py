@@ -12,7 +12,8 @@ from torch import nn
 
 from halocline.plan.layout import Layout
 from halocline.runtime.layers import Layer, build
-from halocline.runtime.tied import Beginnings, Tie
+from halocline.runtime.sharding import TENSOR, Sharding
+from halocline.runtime.tied import Beginnings, Tie, tied_in
 from halocline.runtime.world import World
 
 Stages = dict[int, list[tuple[str, nn.Module]]]
@@ -24,6 +25,7 @@ def build_stages(
     layout: Layout,
     named: Sequence[tuple[str, Layer]],
     ties: Sequence[Tie],
+    sharding: Sharding,
     seed: int,
     dtype: torch.dtype | None,
     channels_last: bool,
@@ -35,7 +37,7 @@ def build_stages(
     stages: Stages = {}
     for stage in sorted({role.stage for role in layout.roles(world.rank)}):
         first, stop = layout.plan.stages[stage].layers
-        divide = _Division(world, layout, stage, sequence) if layout.plan.stages[stage].tensor > 1 else None
+        divide = _Division(world, layout, stage, sharding, sequence) if layout.plan.stages[stage].tensor > 1 else None
         stages[stage] = []
         for name, layer in named[first:stop]:
             module = build(name, layer, seed)
@@ -43,8 +45,12 @@ def build_stages(
             if channels_last:
                 module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             module = module.to(device=world.device, dtype=dtype)
+            if stage in sharding.meshes:
+                sharding.shadows[stage].add(name, module)
             if divide is not None:
                 divide(name, module, last=name == named[-1][0])
+            if stage in sharding.meshes:
+                sharding.add(stage, module, tied_in(ties, name, module))
             stages[stage].append((name, module))
         if divide is not None:
             divide.tell()
@@ -54,11 +60,14 @@ def build_stages(
 class _Division:
     """Divides the layers of one stage among the tensor ranks."""
 
-    def __init__(self, world: World, layout: Layout, stage: int, sequence: bool) -> None:
+    def __init__(self, world: World, layout: Layout, stage: int, sharding: Sharding, sequence: bool) -> None:
         from torch.distributed.device_mesh import DeviceMesh
 
         self.stage, self.group = stage, next(g for g in layout.tensor_groups(stage) if world.rank in g)
-        self.mesh = DeviceMesh.from_group(world.group(self.group), world.device.type, mesh_dim_names=("tensor",))
+        if stage in sharding.meshes:
+            self.mesh = sharding.meshes[stage][TENSOR]
+        else:
+            self.mesh = DeviceMesh.from_group(world.group(self.group), world.device.type, mesh_dim_names=(TENSOR,))
         self.lanes, self.sequence = layout.plan.stages[stage].lanes > 1, sequence
         if self.lanes and sequence:
             raise ValueError(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
+from halocline.plan.stage import OPTIMIZER
 from halocline.runtime.batch import Batch, Field, fields
 from halocline.runtime.building import build_stages, check_tensor
 from halocline.runtime.environment import command
@@ -27,6 +28,7 @@ from halocline.runtime.layers import Layer, named_layers
 from halocline.runtime.reading import Reads, reads
 from halocline.runtime.relay import Relay
 from halocline.runtime.shard import divided_buffers, settle
+from halocline.runtime.sharding import Sharding
 from halocline.runtime.stage import Loss, Options, StageRunner
 from halocline.runtime.statistics import RunningStatistics, tracked
 from halocline.runtime.tied import Ties, ties
@@ -102,8 +104,9 @@ class Engine:
         self.replica, self.local = divmod(self.world.rank, self.layout.ranks_per_replica)
         self._make_groups()
         bound = ties(tied, named, plan)
+        self.sharding = Sharding(self.world, self.layout)
         self.modules = build_stages(
-            self.world, self.layout, named, bound, seed, dtype, channels_last, sequence_parallel
+            self.world, self.layout, named, bound, self.sharding, seed, dtype, channels_last, sequence_parallel
         )
         """Stage -> its layers, for the stages this rank holds."""
         self.ties = Ties(self.world, self.layout, bound, self.modules)
@@ -133,8 +136,9 @@ class Engine:
         if isinstance(self.executor, TimedExecutor) and timeline is not None:
             self.executor.record(Recorder(timeline, self.world.rank, plan, self.world.device))
         self.observers = tuple(observers)
-        if observers:
-            self.executor.observe(observers)
+        self.sharding.watch(self.executor.instructions)
+        if observers or self.sharding.meshes:
+            self.executor.observe([self.sharding, *observers])
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -186,12 +190,14 @@ class Engine:
                 self.options,
                 self.plan.fused,
                 loss if role.stage == len(self.plan.stages) - 1 else None,
+                self.sharding.shadows.get(role.stage),
             )
         return runners
 
     def _optimizers(self, make: MakeOptimizer, shard: bool) -> dict[int, torch.optim.Optimizer]:
         def shared_out(stage: int) -> Any:
-            return self.world.group(self.groups[stage]) if shard else None
+            asked = shard or self.plan.stages[stage].shard == OPTIMIZER
+            return self.world.group(self.groups[stage]) if asked and stage not in self.sharding.meshes else None
 
         return make_optimizers(make, self.modules, self.ties, shared_out)
 

@@ -107,7 +107,7 @@ def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> E
         engine.relay.entering,
     )
     state = torch.random.get_rng_state()
-    with _in_evaluation(engine):
+    with _in_evaluation(engine), engine.sharding.gathered():
         try:
             engine.relay.learn(fields(batch.inputs), sorted({n for n in work.samples if n}, reverse=True))
             sums = executor.evaluate(work, list(measures.values()))

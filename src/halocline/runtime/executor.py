@@ -29,6 +29,7 @@ from halocline.runtime.boundary import Crossing
 from halocline.runtime.lost import PeerLost
 from halocline.runtime.passage import Passages
 from halocline.runtime.reduction import Reduction
+from halocline.runtime.shard import is_split
 from halocline.runtime.shortage import OutOfMemory, is_shortage
 from halocline.runtime.stage import Held, StageRunner
 from halocline.runtime.statistics import RunningStatistics, frozen, tracked
@@ -378,7 +379,8 @@ class Executor:
     def _reduce(self, instruction: Instruction) -> None:
         stage = instruction.stage
         runner = next(runner for (_, s), runner in self.runners.items() if s == stage)
-        parameters = list(dict.fromkeys(p for _, layer in runner.layers for p in layer.parameters()))
+        every = dict.fromkeys(p for _, layer in runner.layers for p in layer.parameters())
+        parameters = [p for p in every if not is_split(p, "data")]  # those were summed when they were divided
         self.reductions.append(Reduction(parameters, self.world, self.groups[stage], str(instruction)))
 
     def _step(self, instruction: Instruction) -> None:

@@ -34,6 +34,14 @@ def split_dim(tensor: Tensor) -> int | None:
     return next((p.dim for p in tensor.placements if p.is_shard()), None)  # type: ignore[attr-defined]
 
 
+def is_split(tensor: Tensor, axis: str) -> bool:
+    """Whether ranks along an axis of a tensor's mesh (`data` or `tensor`) hold different parts of it."""
+    if not is_sharded(tensor):
+        return False
+    placed = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements)  # type: ignore[attr-defined]
+    return any(name == axis and not p.is_replicate() for name, p in placed)
+
+
 def span(tensor: Tensor) -> tuple[int, int]:
     """First and last + 1 index of this rank's shard along the dim that is split (even parts, the last ones shorter)."""
     dim = split_dim(tensor)

@@ -22,6 +22,7 @@ from halocline.runtime.layers import derived_seed, seed_randomness
 from halocline.runtime.offload import offloaded
 from halocline.runtime.patchwork import Patchwork
 from halocline.runtime.shard import is_sharded
+from halocline.runtime.sharding import Shadow
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.fusion import prefetched
 from halocline.tiling.spec import TileSpec
@@ -74,6 +75,7 @@ class StageRunner:
         options: Options,
         fused: int = 0,
         loss: Loss | None = None,
+        shadow: Shadow | None = None,
     ) -> None:
         self.number, self.stage, self.member = number, stage, member
         self.layers = list(layers)
@@ -85,6 +87,8 @@ class StageRunner:
         self.fused = fused if stage.tile_count > 1 else 0
         """How many layers share one halo exchange; 0: each operator has its own."""
         self._specs: dict[tuple[Crossing, bool], TileSpec] = {}
+        self.shadow = shadow
+        """The layers without data, where shapes cannot be found from the real ones."""
         self._divided_loss = True
         self._unseen = stage.tensor > 1
         """Whether no forward has shown yet that nothing random happens to what tensor ranks hold in parts."""
@@ -143,14 +147,15 @@ class StageRunner:
         if self.exchanger is not None:
             exchanger = NoCommunication(self.exchanger.rank, self.exchanger.size)
         device = next((p.device for _, layer in self.layers for p in layer.parameters()), torch.device("cpu"))
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad(), self._autocast():
+        mode = self.shadow.mode if self.shadow is not None else FakeTensorMode(allow_non_fake_inputs=True)
+        with mode, torch.no_grad(), self._autocast():
             inputs = []
             for crossing in received:
                 size = [b - a for a, b in self.origin(crossing)]
                 fake = torch.empty(size, dtype=crossing.torch_dtype, device=device)
                 inputs.append(self._wrap(fake, crossing, exchanger))
             value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
-            for name, layer in self.layers:
+            for name, layer in self.layers if self.shadow is None else self.shadow.layers:
                 given = (*layer.named_parameters(), *layer.named_buffers())
                 state: dict[str, Tensor] = {key: mode.from_tensor(tensor) for key, tensor in given}
                 value = functional_call(layer, state, (value,))

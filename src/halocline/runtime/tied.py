@@ -123,6 +123,11 @@ def _same_shape(first: str, kept: Tensor, second: str, other: Tensor) -> None:
         )
 
 
+def tied_in(found: Sequence[Tie], layer: str, module: nn.Module) -> set[nn.Parameter]:
+    """The parameters of a layer that are tied to others."""
+    return {parameter_of(module, name) for t in found for name in t.names if _layer(name) == layer}
+
+
 class Beginnings:
     """The first values of tied parameters, while layers are being built: every copy starts as the first does."""
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from halocline.plan.layout import Layout
 from halocline.runtime.building import Stages
-from halocline.runtime.shard import is_sharded, shard, split_dim
+from halocline.runtime.shard import is_sharded, is_split, shard
+from halocline.runtime.sharding import DATA, TENSOR
 from halocline.runtime.tied import Ties
 from halocline.runtime.world import World
 
@@ -66,11 +67,11 @@ def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, t
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     for stage in stages:
         tensor = layout.tensor_index(world.rank, stage)
-        if world.rank != layout.sharers(stage, tensor)[0]:
-            continue
+        first = world.rank == layout.sharers(stage, tensor)[0]
         for parameter in parameters_of(stages, stage):
-            spoken_for = parameter in ties.unspoken or (tensor and split_dim(parameter) is None)
-            if parameter.grad is not None and not spoken_for:
+            if parameter.grad is None or parameter in ties.unspoken:
+                continue
+            if (first or is_split(parameter, DATA)) and (tensor == 0 or is_split(parameter, TENSOR)):
                 total += shard(parameter.grad).double().square().sum()
     norm = float(world.sum(total)) ** 0.5
     if norm > limit:
