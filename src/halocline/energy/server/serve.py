@@ -28,7 +28,7 @@ def serve(settings: Settings, data: Path, host: str, port: int, ready: Callable[
             app,  # type: ignore[arg-type]
             lifespan="on",
             access_log=False,
-            log_level="warning",
+            log_level="error",  # what is no HTTP at all would fill the log
             server_header=False,
             backlog=4096,
             timeout_keep_alive=75,
