@@ -34,7 +34,7 @@ def _draw(found: Forecast, speed: float) -> None:
     console.print(f"{plan.world_size} processes = {arithmetic(plan)}")
     console.print(_batch(found), soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("stage", "ranks", "layers", "parameters", "TFLOP a microbatch", "GiB a rank, at most"):
+    for name in ("stage", "ranks", "layers", "parameters", "TFLOP a microbatch", "GiB a rank, about"):
         table.add_column(name, justify="right")
     for number, stage in enumerate(found.stages):
         first, stop = stage.layers

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from halocline.models.count import count
-from halocline.models.model import Model
+from halocline.models.count import Count, count
 from halocline.models.work import Work, work
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
@@ -60,7 +59,8 @@ class Forecast:
     """Seconds at SPEED; in forwards of one layer where operations cannot be counted."""
     bubble: float
     memory: tuple[float, ...] | None
-    """Bytes at the peak, of each rank of a replica, at most; None where they cannot be counted."""
+    """Bytes at the peak, of each rank of a replica, without what an operator needs only while it runs; None where they
+    cannot be counted."""
 
 
 def forecast(config: Config) -> Forecast:
@@ -71,11 +71,10 @@ def forecast(config: Config) -> Forecast:
         plan = plan_of(config, model)
     try:
         done: tuple[Work, ...] | None = work(model, plan.image)
-        kept: Sequence[int | None] = _kept(model, plan)
+        size = count(model, None if plan.image is None else (plan.image[0], plan.image[1]))
     except ValueError:  # a layer that cannot be run without data: the plan can still be proved and drawn
-        done, kept = None, []
-    size = count(model, activations=False)
-    costs = _costs(config, plan, done, kept) if done is not None else _by_layers(plan)
+        done, size = None, count(model, activations=False)
+    costs = _costs(config, plan, done, size) if done is not None else _by_layers(plan)
     schedule = generate(plan)
     found = simulate(schedule, costs)
     layout = Layout(plan)
@@ -107,13 +106,7 @@ def _samples(plan: Plan) -> float:
     return plan.batch / plan.microbatches
 
 
-def _kept(model: Model, plan: Plan) -> list[int | None]:
-    """What each layer keeps of a sample for the backward."""
-    image = None if plan.image is None else (plan.image[0], plan.image[1])
-    return [layer.activation_bytes for layer in count(model, image).layers]
-
-
-def _costs(config: Config, plan: Plan, done: Sequence[Work], kept: Sequence[int | None]) -> Costs:
+def _costs(config: Config, plan: Plan, done: Sequence[Work], size: Count) -> Costs:
     """Of each rank of each stage. Tensor-parallel ranks' activations count whole, though parts of them are divided."""
     samples = _samples(plan)
     forward, activations, boundaries, weights = [], [], [], []
@@ -122,12 +115,12 @@ def _costs(config: Config, plan: Plan, done: Sequence[Work], kept: Sequence[int 
         inside = slice(*stage.layers)
         shares = stage.tile_count * stage.lanes
         forward.append(samples * sum(layer.flops for layer in done[inside]) / stage.team_size / SPEED)
-        activations.append(samples * sum(size or 0 for size in kept[inside]) / shares)
+        activations.append(samples * sum(layer.activation_bytes or 0 for layer in size.layers[inside]) / shares)
         first = stage.layers[0]
         boundaries.append(samples * done[first - 1].output_bytes if first else 0.0)
-        size = sum(layer.parameters for layer in done[inside]) * WIDTH[config.dtype] / stage.tensor
+        held = sum(layer.parameters for layer in done[inside]) * WIDTH[config.dtype] / stage.tensor
         whole, divided = _divided(config, stage.shard)
-        weights.append(size * (whole + divided / len(layout.sharers(number))))
+        weights.append(held * (whole + divided / len(layout.sharers(number))))
     return Costs(
         forward=forward,
         backward=[2 * time for time in forward],
