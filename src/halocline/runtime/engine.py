@@ -19,6 +19,7 @@ from halocline.plan.plan import Plan
 from halocline.plan.stage import OPTIMIZER
 from halocline.runtime.batch import Batch, Field, fields
 from halocline.runtime.building import build_stages, check_tensor
+from halocline.runtime.compiling import compile_layers
 from halocline.runtime.environment import command
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
 from halocline.runtime.executor import Executor, Observer, StepWork
@@ -62,6 +63,7 @@ class Engine:
     `tied` lists pairs of parameter names that are one parameter, e.g. ("0.weight", "26.weight").
     A loss that is not finite stops every rank before anything is updated, or with `nan="skip"` leaves the step out.
     `timeline` names a directory to which each rank writes when it did what; `halocline timeline` reads it.
+    `compile` runs torch.compile on the layers of stages without tiles and lanes (a word chooses its backend).
     `offload` keeps activations in host memory until their backward. `observers` are told of every instruction.
     """
 
@@ -84,6 +86,7 @@ class Engine:
         nan: str = "stop",
         timeline: str | Path | None = None,
         offload: bool = False,
+        compile: bool | str = False,
         observers: Sequence[Observer] = (),
     ) -> None:
         self.plan, self.layout = plan, Layout(plan)
@@ -110,6 +113,8 @@ class Engine:
         )
         """Stage -> its layers, for the stages this rank holds."""
         self.ties = Ties(self.world, self.layout, bound, self.modules)
+        if compile:
+            compile_layers(plan, self.modules, compile)
         self.runners = self._runners(loss)
         self.optimizers = self._optimizers(optimizer, shard_optimizer) if optimizer is not None else {}
         """Stage -> what updates its parameters."""
