@@ -50,6 +50,8 @@ class Options(Flags):
     """Transformers: tokens of a sample."""
     model_options: str | None = None
     """Further options of the model's function, e.g. base_width=32,norm=group."""
+    sequence_parallel: bool = False
+    """Let tensor ranks share the tokens between the matrices they share."""
     dtype: str = "float64"
     """float64 or float32."""
     steps: int = 2
@@ -103,6 +105,7 @@ def run(options: Options) -> int:
             options.deadline,
             options.device,
             options_for(config, options.model)[0],
+            options.sequence_parallel,
         )
         found = run_trial(trial, lambda what: status.update(f"{options.model}: {options.steps} steps on {what}"))
     tolerance = TOLERANCE[options.dtype]

@@ -117,6 +117,10 @@ class Config(Flags):
     """Of the weights, the order of the data, augmentation and dropout."""
     shard_optimizer: bool = False
     """Divide the optimizer's state over the ranks that share a stage (ZeRO-1)."""
+    sequence_parallel: bool = False
+    """Let tensor ranks share the tokens between the matrices they share."""
+    compile: bool = False
+    """Run torch.compile on the layers of stages without tiles and lanes."""
     offload: bool = False
     """Keep activations in host memory until their backward."""
     nan: str = "stop"

@@ -231,6 +231,8 @@ class Trainer:
             channels_last=config.channels_last,
             clip=config.clip,
             shard_optimizer=config.shard_optimizer,
+            sequence_parallel=config.sequence_parallel,
+            compile=config.compile,
             nan=config.nan,
             timeline=self.directory.timeline if config.timeline else None,
             offload=config.offload,

@@ -52,6 +52,7 @@ class Trial:
     """cpu, or cuda for both sides of the comparison."""
     options: dict[str, Any] = field(default_factory=dict)
     """What the model is made with."""
+    sequence_parallel: bool = False
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -136,7 +137,7 @@ class _Failure(NamedTuple):
 
 def optimizer(parameters: Any) -> torch.optim.Optimizer:
     """Momentum, so that a wrong step shows in the next one."""
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
 def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Differences:
@@ -194,6 +195,7 @@ def _compare_here(trial: Trial, output: tuple[int, ...], path: str) -> Differenc
             optimizer=optimizer,
             tied=trial.known.tied,
             world=world,
+            sequence_parallel=trial.sequence_parallel,
             seed=trial.seed,
             dtype=trial.torch_dtype,
         )
