@@ -11,5 +11,5 @@ def convolution(
     """Padded so that stride 1 keeps the size and stride 2 halves it, rounding up."""
     sizes = (kernel, kernel) if isinstance(kernel, int) else kernel
     conv = nn.Conv2d(given, out, sizes, stride, (sizes[0] // 2, sizes[1] // 2), bias=False)
-    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
     return conv

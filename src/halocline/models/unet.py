@@ -41,7 +41,7 @@ def _block(given: int, out: int, norm: str) -> nn.Sequential:
     layers: list[nn.Module] = []
     for channels in (given, out):
         conv = nn.Conv2d(channels, out, 3, padding=1, bias=norm == "none")
-        nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
         layers += [conv, NORMS[norm](out), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers)
 

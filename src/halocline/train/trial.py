@@ -136,7 +136,8 @@ class _Failure(NamedTuple):
 
 
 def optimizer(parameters: Any) -> torch.optim.Optimizer:
-    """Momentum, so that a wrong step shows in the next one."""
+    """Momentum, so that a wrong step shows in the next one; small steps, so that rounding does not (a deep network with
+    few values per BatchNorm multiplies it by hundreds from step to step)."""
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
