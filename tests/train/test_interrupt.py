@@ -33,8 +33,9 @@ def test_a_signal_is_heard_and_the_old_handlers_come_back() -> None:
     said: list[str] = []
     with Interrupt(said.append) as interrupt:
         assert not interrupt.agreed(ALONE)
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)  # the launcher repeats what the terminal sent: it counts as one
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_for(lambda: interrupt.asked)
+        os.kill(os.getpid(), signal.SIGTERM)  # the launcher repeats what the terminal sent: it counts as one
         wait_for(lambda: interrupt.asked)
         assert interrupt.agreed(ALONE)
     assert len(said) == 1

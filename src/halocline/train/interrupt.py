@@ -11,7 +11,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -44,6 +46,7 @@ class Interrupt:
             self._old_fd = signal.set_wakeup_fd(speak, warn_on_full_buffer=False)
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, _ignore)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # what `deaf` has kept back is heard now
             threading.Thread(target=self._listen, args=(hear,), name="interrupt", daemon=True).start()
         return self
 
@@ -63,7 +66,8 @@ class Interrupt:
             now = time.monotonic()
             if not self.asked:
                 self.asked, first = True, now
-                self.say("interrupted: this step is finished and saved; once more to stop at once")
+                if signal.SIGINT in heard:  # somebody looks on
+                    self.say("interrupted: this step is finished and saved; once more to stop at once")
             elif now - first > _ONE:
                 _leave()
         os.close(hear)
@@ -72,6 +76,17 @@ class Interrupt:
         """Whether any rank was asked to end. Every rank calls this after each step and hears the same."""
         asked = torch.tensor(float(self.asked), device=world.device)
         return bool(world.sum(asked, label="sum of interrupts"))
+
+
+@contextmanager
+def deaf() -> Iterator[None]:
+    """Processes started inside do not hear Ctrl-C before they enter an `Interrupt`: it would break into loading."""
+    resource_tracker.ensure_running()  # starting it later would undo this
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -134,21 +134,25 @@ def _report(end: Outcome | Failure, speaks: bool) -> int:
 def _passing_on(heard: list[int]) -> Iterator[None]:
     """Pass Ctrl-C and SIGTERM on to the processes started here, which decide together when to end."""
 
-    def pass_on(number: int, frame: FrameType | None = None) -> None:
+    def hear(number: int, frame: FrameType | None = None) -> None:
         heard.append(number)
-        for child in multiprocessing.active_children():
-            if child.pid is not None:
-                os.kill(child.pid, number)
 
-    def listen() -> None:
+    def pass_on() -> None:
+        told: dict[int, int] = {}
         while not over.is_set():
-            if signal.sigtimedwait([signal.SIGINT], 0.2) is not None and not over.is_set():
-                pass_on(signal.SIGINT)
+            if (number := signal.sigtimedwait([signal.SIGINT], 0.1)) is not None:
+                hear(number.si_signo)
+            # Some may be started only after it was heard.
+            for child in multiprocessing.active_children() if heard else ():
+                if child.pid is not None and told.get(child.pid, 0) < len(heard):
+                    told[child.pid] = len(heard)
+                    # Once more is SIGTERM, which ends those that are still loading.
+                    os.kill(child.pid, heard[0] if len(heard) == 1 else signal.SIGTERM)
 
     over = threading.Event()
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    before = {number: signal.signal(number, hear) for number in SIGNALS}
     with deaf():  # so is this thread: another one listens
-        listener = threading.Thread(target=listen, name="passing on", daemon=True)
+        listener = threading.Thread(target=pass_on, name="passing on", daemon=True)
         listener.start()
         try:
             yield
