@@ -12,6 +12,7 @@ from torch import nn
 from halocline.models.model import Model
 from halocline.models.small import Shortcut
 from halocline.plan import Plan
+from halocline.runtime.shard import shard
 from halocline.train import Config, Trainer
 from halocline.train.checkpoint import Checkpoint
 from halocline.train.holdings import state_of
@@ -66,12 +67,13 @@ def train(directory: str, plan: str, **settings: Any) -> dict[str, Any]:
     Checkpoint.tensor = noted  # type: ignore[method-assign]
     try:
         config = Config(**{**SETTINGS, "run_dir": directory, **settings})
-        trainer = Trainer(config, plan=Plan.from_toml(plan), model=network())
+        model = network() if config.model is None else None
+        trainer = Trainer(config, plan=Plan.from_toml(plan), model=model)
         outcome = trainer.fit()
     finally:
         Checkpoint.tensor = read_tensor  # type: ignore[method-assign]
     held = {n: t for stage in trainer.engine.modules for n, t in state_of(trainer.engine, stage)[0].items()}
-    digest = hashlib.sha256(b"".join(held[name].detach().numpy().tobytes() for name in sorted(held)))
+    digest = hashlib.sha256(b"".join(shard(held[name]).numpy().tobytes() for name in sorted(held)))
     return {"outcome": outcome, "wanted": wanted, "held": sorted(held), "digest": digest.hexdigest()}
 
 

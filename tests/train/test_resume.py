@@ -72,6 +72,37 @@ def assert_equal(ours: Checkpoint, known: Checkpoint) -> None:
         assert not b.numel() or (a - b).abs().max().item() <= 1e-10 * scale, name
 
 
+def test_weights_that_no_rank_has_whole(tmp_path: Path) -> None:
+    """A language model with a tied head: tensor ranks and stages, then parameters divided over replicas (FSDP2) with
+    tensor ranks, then one process; the curve is that of one process all the way."""
+    gpt = {
+        "model": "gpt3-small",
+        "layers": 2,
+        "hidden": 16,
+        "heads": 2,
+        "vocab": 33,
+        "seq": 8,
+        "lr_schedule": "constant",
+    }
+    one = Plan((Stage((0, 5)),), "layer", 4, batch=8).to_toml()
+    tensor = Plan((Stage((0, 2), tensor=2), Stage((2, 5), tensor=2)), "1f1b", 4, batch=8).to_toml()
+    divided = Plan((Stage((0, 5), tensor=2, shard="parameters"),), "1f1b", 2, replicas=2, batch=4).to_toml()
+    whole = tmp_path / "whole"
+    train(str(whole), one, steps=4, save_every=1, keep=9, **gpt)
+    source = whole
+    for step, (name, plan) in enumerate((("tensor", tensor), ("divided", divided), ("one", one)), 1):
+        settings = {**gpt, "resume": str(step_of(source, step)), "steps": step + 1}
+        run = tmp_path / name
+        if plan == one:
+            train(str(run), plan, **settings)
+        else:
+            on_processes(4, train, str(run), plan, **settings)
+        assert losses(run)[0][2] == pytest.approx(losses(whole)[step][2], rel=1e-10)
+        assert_equal(Checkpoint(step_of(run, step + 1)), Checkpoint(step_of(whole, step + 1)))
+        source = run
+    assert Checkpoint(step_of(source, 4)).manifest.aliases == {"4.logits.weight": "0.tokens.weight"}
+
+
 @pytest.mark.parametrize("processes", [1, 4])
 def test_a_crash_leaves_no_trace_on_the_same_plan(processes: int, tmp_path: Path) -> None:
     """float32, augmentation, worker processes, ZeRO-1: six steps equal three steps, a crash after the fifth, and the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from halocline.data.augment import parse
@@ -19,6 +20,13 @@ BATCHES = 10
 """Generated data: batches of an epoch where nothing is said."""
 
 
+def with_samples(config: Config, plan: Plan) -> Config:
+    """The settings with the number of generated samples, so that a run which goes on with other batches has the same
+    data."""
+    assert plan.batch is not None
+    return config if config.samples is not None else replace(config, samples=BATCHES * plan.batch * plan.replicas)
+
+
 def open_datasets(
     config: Config,
     plan: Plan,
@@ -28,14 +36,14 @@ def open_datasets(
 ) -> tuple[Dataset, Dataset | None]:
     """The samples to train on and those to evaluate on, if any. `known_bad` files are left out unchecked."""
     app = LESION if config.lesions else APPS[config.app]
-    assert plan.batch is not None
+    config = with_samples(config, plan)
     settings: dict[str, Any] = {
         "task": config.objective or model.task,
         "classes": model.classes,
         "channels": model.channels,
         # Files say how large they are, and so do lesions and CIFAR-10; synthetic images suit the model.
         "image": plan.image or (model.image if app == SYNTHETIC else None),
-        "samples": config.samples or BATCHES * plan.batch * plan.replicas,
+        "samples": config.samples,
         "seed": config.seed,
         "evaluation_fraction": config.evaluation_fraction,
         "bad": config.bad_files,

@@ -126,12 +126,12 @@ def resolved(config: Config) -> tuple[Config, Plan | None]:
 
 def _same_batch(said: dict[str, Any], plan: Plan) -> dict[str, int]:
     """The flag that gives a new plan as many samples a step as the old one had."""
-    if plan.batch is None or "plan" in said:
+    if plan.batch is None or said.keys() & {"plan", "microbatch_size"}:
         return {}
     gems = said.get("schedule") == "gems" or (said.get("times") or 1) > 1
     passes = (said.get("times") or said.get("passes") or 2) if gems else 1
-    accumulated = said.get("accumulate", 1)
-    return {"batch_size": max(1, plan.batch // (passes * accumulated))}
+    replicas = said.get("replicas") or said.get("dp") or 1
+    return {"batch_size": max(1, plan.batch * plan.replicas // (passes * replicas * said.get("accumulate", 1)))}
 
 
 def newest_run(root: Path) -> Path:

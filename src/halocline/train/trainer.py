@@ -29,7 +29,7 @@ from halocline.train import checkpoint as checkpoints
 from halocline.train.agreement import gathered, raise_alike
 from halocline.train.batches import Batches, Work
 from halocline.train.config import Config
-from halocline.train.datasets import open_datasets
+from halocline.train.datasets import open_datasets, with_samples
 from halocline.train.equipment import Equipment
 from halocline.train.evaluation import evaluate
 from halocline.train.export import weights
@@ -81,9 +81,9 @@ class Trainer:
         observers: Any = (),
         shown: Progress | None = None,
     ) -> None:
-        self.config = config
         self.model = model if model is not None else model_of(config)
         self.plan = with_batch(plan) if plan is not None else plan_of(config, self.model)
+        config = self.config = with_samples(config, self.plan)
         self.world = world or join(None if config.device == "auto" else config.device, deadline=config.deadline)
         self.progress = shown or progress(self.world.rank)
         begin = Beginning(**self._told(lambda: vars(beginning(config))))
