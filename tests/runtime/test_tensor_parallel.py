@@ -71,6 +71,11 @@ def test_teams_of_any_kind() -> None:
     exact(on_processes(4, compare_all, cases))
 
 
+def test_the_optimizers_state_is_divided_over_those_with_the_same_shard() -> None:
+    cases = [("gpt", plan("gpt", split_size=1, parts=2, replicas=2, tp=2, shard="optimizer"))]
+    exact(on_processes(4, compare_all, cases))
+
+
 def test_mirrored_pipes_meet_in_a_stage() -> None:
     """One stage in both pipes: every rank holds one shard of it."""
     stages = (Stage((0, len(model("gpt").layers)), tensor=2),)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from check_transformers import compare_all, engine_of, model
+from check_transformers import SEED, batch, compare_all, engine_of, model
 from ranks import on_processes
 from teams import ONE, plan_of
 from torch import nn
@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from halocline.plan import Plan
 from halocline.runtime import Engine
-from halocline.runtime.layers import named_layers
+from halocline.runtime.layers import named_layers, one_device
+from halocline.runtime.shard import whole
 from halocline.runtime.tied import tie, ties
 from halocline.runtime.verify import Differences
 
@@ -63,11 +64,7 @@ def test_a_sharded_optimizer_updates_tied_weights_alike() -> None:
 
 
 def clipped(name: str, text: str) -> tuple[float, float]:
-    """The largest difference of a clipped gradient, and of the norm of what is left from the limit."""
-    from check_transformers import SEED, batch
-    from halocline.runtime.layers import one_device
-    from halocline.runtime.shard import whole
-
+    """The largest difference of a clipped gradient from one device's, and how many of its parameters are not here."""
     engine = engine_of(name, text, {}, clip=0.1)
     found = model(name)
     x, y = batch(found, 4, 0)

@@ -200,11 +200,11 @@ class Engine:
         return runners
 
     def _optimizers(self, make: MakeOptimizer, shard: bool) -> dict[int, torch.optim.Optimizer]:
-        def shared_out(stage: int) -> Any:
+        def shared_out(stage: int) -> tuple[int, ...]:
             asked = shard or self.plan.stages[stage].shard == OPTIMIZER
-            return self.world.group(self.groups[stage]) if asked and stage not in self.sharding.meshes else None
+            return self.groups[stage] if asked and stage not in self.sharding.meshes else ()
 
-        return make_optimizers(make, self.modules, self.ties, shared_out)
+        return make_optimizers(make, self.modules, self.ties, self.world, shared_out)
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """The parameters this rank holds, copies of tied ones included."""

@@ -4,15 +4,14 @@ clipped by the norm of the whole model. Knows parameters and who speaks for them
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import nn
 
 from halocline.plan.layout import Layout
 from halocline.runtime.building import Stages
+from halocline.runtime.divided_optimizer import DividedOptimizer
 from halocline.runtime.shard import is_sharded, is_split, shard
 from halocline.runtime.sharding import DATA, TENSOR
 from halocline.runtime.tied import Ties
@@ -27,17 +26,21 @@ def parameters_of(stages: Stages, stage: int) -> list[nn.Parameter]:
 
 
 def make_optimizers(
-    make: MakeOptimizer, stages: Stages, ties: Ties, shared_out: Callable[[int], Any]
+    make: MakeOptimizer, stages: Stages, ties: Ties, world: World, shared_out: Callable[[int], tuple[int, ...]]
 ) -> dict[int, torch.optim.Optimizer]:
-    """One optimizer per stage. Where `shared_out(stage)` gives a process group (ZeRO-1), each of its ranks keeps the
-    state of a part of the parameters, updates that part and sends it to the others."""
+    """One optimizer per stage, its state divided over the ranks that `shared_out(stage)` names, if any."""
+
+    def sorted_out(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return _one_kind_per_group(make(parameters))
+
     made: dict[int, torch.optim.Optimizer] = {}
     for stage in stages:
         parameters = [p for p in parameters_of(stages, stage) if p.requires_grad and p not in ties.aliases]
         if not parameters:
             continue
-        group = shared_out(stage)
-        made[stage] = _one_kind_per_group(make(parameters)) if group is None else _sharded(parameters, make, group)
+        ranks = shared_out(stage)
+        divided = len(ranks) > 1
+        made[stage] = DividedOptimizer(parameters, sorted_out, world, ranks) if divided else sorted_out(parameters)
     return made
 
 
@@ -50,15 +53,6 @@ def _one_kind_per_group(optimizer: torch.optim.Optimizer) -> torch.optim.Optimiz
             group["params"] = [p for p in group["params"] if not is_sharded(p)]
             optimizer.add_param_group({**group, "params": shards})
     return optimizer
-
-
-def _sharded(parameters: list[nn.Parameter], make: MakeOptimizer, group: Any) -> torch.optim.Optimizer:
-    with warnings.catch_warnings():  # torch warns of its own imports
-        warnings.simplefilter("ignore")
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-    # A maker that treats parameters differently (no decay for biases) says so before they are shared out.
-    groups = make.groups(parameters) if hasattr(make, "groups") else parameters
-    return ZeroRedundancyOptimizer(groups, make, group)  # type: ignore[arg-type]
 
 
 def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, ties: Ties) -> float:
