@@ -1,0 +1,209 @@
+"""Merak's command line: what its flags and defaults mean, the ten commands of Perseus's paper, dry runs, mistakes."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from halocline.cli import merak
+from halocline.plan.words import read_words
+from halocline.train.config import Config
+from halocline.train.planning import model_of, plan_of
+
+FOUR = [
+    "bert-huge-uncased 8 32 --partition_method custom:0,8,14,20,26 --num_prof_steps 30",
+    "bloom-3b 4 128 --partition_method custom:0,10,18,26,32 --num_prof_steps 4",
+    "gpt3-xl 8 128 --partition_method custom:0,8,14,21,27 --num_prof_steps 4",
+    "t5-3b 4 32 --partition_method custom:0,16,33,53,74 --num_prof_steps 30",
+    "wide-resnet101_8 64 24 --partition_method custom:0,7,16,25,34 --num_prof_steps 20",
+]
+EIGHT = [
+    "bert-huge-uncased 8 32 --partition_method uniform_transformer --num_prof_steps 40 --pp 8 --dp 1 --tp 1",
+    "bloom-3b 4 128 --partition_method custom:0,6,10,14,18,22,26,30,32 --num_prof_steps 5 --pp 8  --dp 1 --tp 1",
+    "gpt3-2.7b 4 256 --partition_method uniform_transformer --num_prof_steps 4 --pp 8 --dp 1 --tp 1",
+    "t5-3b 4 32 --partition_method custom:0,9,16,24,33,43,53,63,74 --num_prof_steps 20 --pp 8 --dp 1 --tp 1",
+    "wide-resnet101_8 32 48 --partition_method custom:0,4,9,13,17,21,25,30,34 --num_prof_steps 20 --pp 8 --dp 1 --tp 1",
+]
+
+
+def read(text: str) -> merak.Options:
+    return read_words(merak.Options, text.split(), positional=merak.POSITIONAL, short={})
+
+
+def settings(text: str) -> Config:
+    return merak.settings(read(text))
+
+
+@pytest.mark.parametrize("command", [*FOUR, *EIGHT])
+def test_a_command_of_the_paper_is_a_plan(command: str) -> None:
+    config = settings(command)
+    plan = plan_of(config, model_of(config))
+    _, size, count, _, method, *_ = command.split()
+    assert len(plan.stages) == plan.world_size == (8 if "--pp 8" in command else 4)
+    assert (plan.microbatches, plan.batch) == (int(count), int(size) * int(count))
+    if method.startswith("custom:"):
+        bounds = [int(number) for number in method.removeprefix("custom:").split(",")]
+        assert [0, *(stage.layers[1] for stage in plan.stages)] == bounds
+    assert config.steps == 5 + int(command.split("--num_prof_steps ")[1].split()[0])
+    assert (plan.schedule, config.optimizer, config.save_every) == ("1f1b", "adamw", 0)
+
+
+@pytest.mark.parametrize("command", [FOUR[2], EIGHT[4]])
+def test_a_dry_run_proves_and_prices_the_plan(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The real sizes, with no process started; a generous limit on the time of the processor."""
+    nodes = "--nnodes 2 --node_rank 1 --master_addr 10.0.0.1 " if "--pp 8" in command else "--nnodes 1 "
+    before = time.process_time()
+    assert merak.main((nodes + command + " --dry_run true").split()) == 0
+    assert time.process_time() - before < 20
+    said = " ".join(capsys.readouterr().out.split())
+    for words in {"gpt3-xl": ["1,313.63 M parameters", "0 0 0-7 407.17 M 5.36"], "wide-resnet101_8": ["1,517.37 M"]}[
+        command.split()[0]
+    ]:
+        assert words in said
+    assert "proved complete, ordered" in said and "makespan" in said and "bubble" in said
+
+
+def test_a_dry_run_of_a_model_that_cannot_be_run_without_data(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "curious_model.py").write_text(
+        "from torch import nn\n"
+        "class Looks(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x * float(x.mean())\n"
+        "def make():\n"
+        "    return [lambda: nn.AdaptiveAvgPool2d(1), nn.Flatten, lambda: nn.Linear(3, 10), Looks]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert merak.main("curious_model:make 2 4 --pp 2 --dry_run true".split()) == 0
+    said = capsys.readouterr().out
+    assert "forwards of one layer" in said and "proved" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "schedule", "recompute"),
+    [
+        ("", "1f1b", [False] * 4),
+        ("--train_schedule 1f1b --activation_checkpointing true", "1f1b", [True] * 4),
+        ("--train_schedule early_recompute_1f1b", "early-recompute-1f1b", [True, True, True, False]),
+        ("--train-schedule last_no_recompute_1f1b --activation-checkpointing", "1f1b", [True, True, True, False]),
+        ("--train_schedule full_critical_path_1f1b", "1f1b", [False] * 4),
+    ],
+)
+def test_merak_schedules(flags: str, schedule: str, recompute: list[bool]) -> None:
+    config = settings(f"gpt3-small 1 4 {flags}")
+    plan = plan_of(config, model_of(config))
+    assert plan.schedule == schedule
+    assert [stage.recompute for stage in plan.stages] == recompute
+
+
+@pytest.mark.parametrize("method", ["uniform", "uniform_floor", "uniform_transformer", "parameters", "autopipe"])
+def test_partition_methods(method: str) -> None:
+    config = settings(f"gpt3-small 1 4 --partition_method {method} --hidden 64 --heads 4 --vocab 4096 --seq 16")
+    sizes = [b - a for a, b in (stage.layers for stage in plan_of(config, model_of(config)).stages)]
+    expected = {
+        "uniform": [4, 4, 4, 3],
+        "uniform_floor": [3, 4, 4, 4],
+        "uniform_transformer": [5, 3, 3, 4],
+        "parameters": [1, 5, 4, 5],  # the table is as heavy as five blocks, and the head is the same table
+        "autopipe": [6, 4, 4, 1],  # embeddings compute nothing
+    }[method]
+    assert sizes == expected
+
+
+def test_the_degrees_and_what_is_left_out() -> None:
+    config = settings("gpt3-small 1 4 --pp 2 --dp 2 --tp 2")
+    assert plan_of(config, model_of(config)).world_size == 8
+    listed = settings("gpt3-small 1 4 --partition_method custom:0,5,15")
+    assert len(plan_of(listed, model_of(listed)).stages) == 2, "a list says how many stages there are"
+    text = settings("gpt3-small 1 4 --app 1 --datapath somewhere")
+    assert (text.steps, text.save_every, text.evaluation_fraction) == (None, None, 0.1)
+    assert settings("gpt3-small 1 4 --app 1 --evaluation_fraction 0").evaluation_fraction == 0
+    assert settings("gpt3-small 1 4 --evaluation_fraction 0.1").evaluation_fraction == 0.1
+    assert settings("gpt3-small 1 4").evaluation_fraction == 0
+    assert settings("gpt3-small 1 4 --train_schedule instruction_profiler").steps == merak.FOREVER
+    assert settings("gpt3-small 1 4 --sweep --steps 7").steps == 7
+
+
+@pytest.mark.parametrize("model", ["gpt3-xl", "bert-huge-uncased", "t5-3b", "bloom-3b", "wide-resnet101_8"])
+def test_one_set_of_flags_shrinks_any_model(model: str) -> None:
+    config = settings(f"{model} 1 4 --layers 4 --hidden 32 --heads 4 --vocab 100 --seq 16")
+    made = model_of(config)
+    plan = plan_of(config, made)
+    assert made.classes == 100
+    assert len(made.layers) == {"gpt3-xl": 7, "bert-huge-uncased": 6, "t5-3b": 14, "bloom-3b": 6}.get(model, 5)
+    if model.startswith("wide"):
+        assert plan.image == (16, 16)
+    else:
+        assert made.sequence == 16
+
+
+def test_sizes_in_other_words() -> None:
+    config = settings("amoebanet-d 1 4 --layers 6 --hidden 48 --model_options num_classes=7")
+    assert config.options_of_model == {"num_layers": 6, "num_filters": 48, "num_classes": 7}
+    assert settings("wide-resnet50_2 1 4 --image_size 64 --seq 32").image_size == "64"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("gpt3-xl 8", "MODEL MICROBATCH_SIZE MICROBATCHES"),
+        ("--pp 4", "no MODEL"),
+        ("gpt3-xll 8 4", "did you mean gpt3-xl?"),
+        ("gpt3-xl 8 4 --nnodes 1 --num_gpus 2", "pp 4 x tp 1 x dp 1 = 4 processes, but NNODES x NUM_GPUS = 1 x 2 = 2"),
+        (
+            "gpt3-xl 8 4 --pp 2 --dp 3 --nnodes 2 --num_gpus 4",
+            "pp 2 x tp 1 x dp 3 = 6 processes, but NNODES x NUM_GPUS",
+        ),
+        ("gpt3-xl 8 4 --pp 3 --nnodes 2", "3 processes do not divide into NNODES = 2"),
+        ("gpt3-xl 8 4 --nnodes 2", "MASTER_ADDR"),
+        ("gpt3-xl 8 4 --partition_method custom:0,8,14,21,26", "ends at 26 but the model has 27 layers: end at 27"),
+        ("gpt3-xl 8 4 --layers 8 --partition_method custom:0,8,14,21,27", "ends at 27 but the model has 11 layers"),
+        ("t5-3b 8 4 --pp 3 --partition_method uniform_transformer", "stages = 3 is odd"),
+        ("gpt3-xl 8 4 --hidden 30 --heads 4 --dry_run true", "30"),
+        ("gpt3-xl 8 4 --train_schedule 1f2b", "did you mean '1f1b'"),
+        ("gpt3-xl 8 4 --export_timing_cvs true", "did you mean --export-timing-csv"),
+        ("gpt3-xl 0 4", "microbatch_size = 0"),
+        ("gpt3-xl 8 4 --app 2 --pp 1 --layers 1 --hidden 8 --heads 1", "cifar data is images"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(
+    words: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert merak.main(words.split()) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1 and "error: " in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_server_by_its_port(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Named by its port, or listening at the usual one; then the server has the lead, and steps have no end."""
+    named = settings("gpt3-small 1 4 --nnodes 2 --master_addr 10.0.0.1 --perseus_port 7790")
+    assert (named.perseus_url, named.steps) == ("http://10.0.0.1:7790", merak.FOREVER)
+    assert settings("gpt3-small 1 4 --nnodes 1 --perseus_url http://a:1 --perseus_port 2").perseus_url == "http://a:1"
+    with socket.create_server(("localhost", 0)) as server:
+        monkeypatch.setattr(merak, "PERSEUS_PORT", server.getsockname()[1])
+        found = settings("gpt3-small 1 4 --nnodes 1")
+        assert found.perseus_url == f"http://localhost:{server.getsockname()[1]}"
+        assert "has the lead" in capsys.readouterr().err
+        assert settings("gpt3-small 1 4").perseus_url is None, "without run.sh nobody looks for one"
+    assert settings("gpt3-small 1 4 --nnodes 1").perseus_url is None
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert merak.main(["--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for flag in (
+        "--partition-method",
+        "--train-schedule",
+        "--dry-run",
+        "--num-gpus",
+        "--master-addr",
+        "--perseus-port",
+    ):
+        assert flag in text
