@@ -129,9 +129,16 @@ def test_one_module_in_two_layers_and_buffers_that_are_not_kept(tmp_path: Path) 
 
 def test_older_ones_are_deleted_and_the_rest_stays(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2, 3, 12)
-    prune(tmp_path, 2)
+    prune(tmp_path, 2, 12)
     assert [p.name for p in complete(tmp_path)] == ["step-000012", "step-000003"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000003", "step-000012"]
+
+
+def test_a_future_that_was_left_goes_too(tmp_path: Path) -> None:
+    """A run went on from step 3 and has just saved step 5: what lies beyond is not its past."""
+    saved(tmp_path, 1, 3, 5, 7, 9)
+    prune(tmp_path, 2, 5)
+    assert [p.name for p in complete(tmp_path)] == ["step-000005", "step-000003"]
 
 
 def test_a_step_that_comes_again_replaces_its_checkpoint(tmp_path: Path) -> None:
@@ -162,7 +169,7 @@ def test_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
                     for parameter in engine.parameters():
                         parameter.fill_(engine.steps)
                 save(tmp_path, engine, {}, {})
-                prune(tmp_path, 2)
+                prune(tmp_path, 2, engine.steps)
         random.seed(turn)
         time.sleep(0.02 + 0.1 * random.random())
         os.kill(child, signal.SIGKILL)

@@ -138,9 +138,12 @@ def _complete(manifest: Manifest, partial: Path, final: Path) -> None:
     shutil.rmtree(final.with_name(f".{final.name}.replaced"), ignore_errors=True)
 
 
-def prune(root: Path, keep: int) -> None:
-    """Delete all but the newest complete checkpoints."""
-    for old in complete(root)[keep:]:
+def prune(root: Path, keep: int, step: int) -> None:
+    """Delete all but the newest complete checkpoints up to `step`, which has just been written. Those beyond it are of
+    a future that the run has left by going on from an earlier one."""
+    found = complete(root)
+    future = [path for path in found if _step(path) > step]
+    for old in (*future, *[path for path in found if path not in future][keep:]):
         # Out of sight first: one that is half deleted must not look complete.
         gone = old.with_name(f".{old.name}.deleted")
         old.rename(gone)
@@ -152,9 +155,12 @@ def prune(root: Path, keep: int) -> None:
 
 def complete(root: Path) -> list[Path]:
     """The complete checkpoints under a directory, newest first."""
-    found = [path for path in root.glob(f"{PREFIX}*") if (path / NAME).is_file()]
-    numbered = [(int(path.name.removeprefix(PREFIX)), path) for path in found if path.name[len(PREFIX) :].isdigit()]
-    return [path for _, path in sorted(numbered, reverse=True)]
+    found = [path for path in root.glob(f"{PREFIX}*") if path.name[len(PREFIX) :].isdigit()]
+    return sorted((path for path in found if (path / NAME).is_file()), key=_step, reverse=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix(PREFIX))
 
 
 class Checkpoint:
@@ -237,6 +243,7 @@ def chosen(world: World, path: Path) -> Checkpoint:
     try:
         return checked(world, path)
     except Damaged as error:
-        before = [p for p in complete(path.parent) if p.name < path.name]
+        before = complete(path.parent)
+        before = before[before.index(path) + 1 :] if path in before else []
         offer = f": the newest before it is --resume {before[0]}" if before else ""
         raise Damaged(f"{error}{offer}") from error

@@ -7,6 +7,7 @@ One trainer for images and text, for one process and for many; everything it doe
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections.abc import Callable
@@ -100,6 +101,8 @@ class Trainer:
         self.total = config.steps or (config.epochs or config.num_epochs) * len(self.batches)
         """Steps of the whole run."""
         self.rate = LearningRate(config.lr, config.lr_schedule, config.warmup, self.total, config.final_lr)
+        self.loss = math.nan
+        """Of the last step."""
         self.scores: dict[str, float] = {}
         self.saved = ""
         self._resumed = self._resume(begin)
@@ -115,13 +118,13 @@ class Trainer:
             raise
 
     def _fit(self) -> Outcome:
-        result = StepResult(float("nan"), 0)
         stop = False
         with ExitStack() as stack:
             interrupt = stack.enter_context(Interrupt(self.progress.say))
             metrics = stack.enter_context(self._metrics())
             stack.callback(self.progress.close)
-            stack.callback(self.batches.close)
+            for batches in filter(None, (self.batches, self.held_out)):
+                stack.callback(batches.close)
             stack.callback(self.equipment.close)
             stack.callback(self.engine.close)
             for trace in self.traces:
@@ -132,6 +135,7 @@ class Trainer:
                 rate = self.rate.at(self.engine.steps)
                 set_learning_rate(self.engine.optimizers.values(), rate)
                 result = self.engine.step(work.inputs, work.targets, work.samples)
+                self.loss = result.loss
                 stop = interrupt.agreed(self.world)
                 self._note(metrics, work, result, rate, time.monotonic() - began)
                 ended = self.engine.steps == self.total
@@ -141,7 +145,7 @@ class Trainer:
                     self._save()
             if self.config.to_hf is not None and self.saved and not stop and self.world.rank == 0:
                 hf.save(self.config.to_hf, self.model, weights(checkpoints.Checkpoint(Path(self.saved))))
-        return Outcome(self.engine.steps, result.loss, self.scores, str(self.directory.path), self.saved, stop)
+        return Outcome(self.engine.steps, self.loss, self.scores, str(self.directory.path), self.saved, stop)
 
     def _due(self, every: int | None) -> bool:
         """Whether it is time for something that is done every so many steps, or at the end of an epoch."""
@@ -183,12 +187,12 @@ class Trainer:
     def _save(self) -> None:
         if self.config.save_every == 0:
             return
-        state = {"sampler": self.batches.sampler.state(), "scores": self.scores}
+        state = {"sampler": self.batches.sampler.state(), "scores": self.scores, "loss": self.loss}
         root = self.directory.checkpoints
         path = checkpoints.save(root, self.engine, state, self.config.to_dict(), versions())
         self.saved = str(path)
         if self.world.rank == 0:
-            checkpoints.prune(root, self.config.keep)
+            checkpoints.prune(root, self.config.keep, self.engine.steps)
 
     def _resume(self, begin: Beginning) -> bool:
         """Go on from a checkpoint, if one is asked for and there is one."""
@@ -206,9 +210,11 @@ class Trainer:
             return False
         restore(self.engine, found)
         self.batches.sampler.load(found.manifest.state["sampler"])
-        self.scores = dict(found.manifest.state["scores"])
+        self.scores, self.loss = dict(found.manifest.state["scores"]), float(found.manifest.state["loss"])
         self.saved = str(found.path)
         self.progress.say(f"going on from {found.path}")
+        if self.engine.steps >= self.total:
+            self.progress.say(f"all {self.total} steps were taken already: ask for more by --steps or --epochs")
         return True
 
     # -- building ------------------------------------------------------------------------------------------------
