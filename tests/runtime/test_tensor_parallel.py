@@ -4,6 +4,8 @@ models; and what cannot be divided is refused with the arithmetic."""
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from typing import Any
 
 import check_transformers
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from halocline.plan import Plan, Stage
-from halocline.runtime import Engine
+from halocline.runtime import Engine, PeerLost, join, run_local
 from halocline.runtime.shard import shard
 
 
@@ -257,3 +259,26 @@ def test_layers_that_declare_nothing_are_held_whole_and_it_is_said_once() -> Non
     assert second == []
     assert len(first) == 1
     assert "35 of 35 parameters are in layers that declare no split" in first[0]
+
+
+def one_leaves(text: str) -> str:
+    """Rank 1 goes after a step; what rank 0 hears of it in the next."""
+    alone = join("cpu", "auto", 20.0)
+    found = model("gpt")
+    engine = Engine(Plan.from_toml(text), found.layers, loss=found.loss, tied=found.tied, world=alone)
+    data = check_transformers.batch(found, 4, 0)
+    engine.step(*data)
+    if alone.rank:
+        alone.close()
+        return ""
+    try:
+        engine.step(*data)
+    except PeerLost as error:
+        return str(error)
+    return "nothing"
+
+
+def test_a_tensor_rank_that_is_gone_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    first, _ = run_local(2, one_leaves, plan("gpt", split_size=1, parts=2, tp=2))
+    assert "rank 0 waits in forward p0 s0 m0 for its team" in first

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
 from halocline.runtime.boundary import Crossing
-from halocline.runtime.lost import PeerLost
+from halocline.runtime.lost import PeerLost, is_lost
 from halocline.runtime.passage import Passages
 from halocline.runtime.reduction import Reduction
 from halocline.runtime.shard import is_split
@@ -143,9 +143,9 @@ class Executor:
             for notes[2], instruction in enumerate(self.instructions, 1):
                 self.current = instruction
                 self._handlers[instruction.kind](instruction)
-        except ExchangeTimeout as error:
-            raise PeerLost(f"rank {self.world.rank} waits in {self.current} for its team: {error}") from error
         except (MemoryError, RuntimeError) as error:
+            if isinstance(error, ExchangeTimeout) or is_lost(error):
+                raise PeerLost(f"rank {self.world.rank} waits in {self.current} for its team: {error}") from error
             if not is_shortage(error):
                 raise
             raise self._shortage() from error

@@ -10,6 +10,12 @@ class PeerLost(RuntimeError):
     """A message did not come or could not be delivered; says who waited for what from whom."""
 
 
+def is_lost(error: BaseException) -> bool:
+    """Whether an error of a collective operation inside a layer (DTensor's, FSDP's) says that a peer is gone."""
+    text = str(error)
+    return not isinstance(error, PeerLost) and any(word in text for word in ("gloo/transport", "Timed out waiting"))
+
+
 @dataclass(frozen=True)
 class Loss:
     """A rank that ended before its time."""
