@@ -55,7 +55,7 @@ def test_a_t5_that_recomputes_and_is_traced(tmp_path: Path) -> None:
 
 
 def test_a_wide_resnet_in_two_replicas(tmp_path: Path) -> None:
-    words = f"wide-resnet101_8 4 2 --pp 2 --dp 2 --partition_method custom:0,16,34 {SMALL} --seq 32 --hidden 4"
+    words = f"wide-resnet101_8 4 2 --pp 2 --dp 2 --partition_method custom:0,16,34 {SMALL} --seq 32"
     done = run_sh(f"{words} --run-dir out", tmp_path, MASTER_PORT="29517")
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()

@@ -138,6 +138,7 @@ def test_one_set_of_flags_shrinks_any_model(model: str) -> None:
     assert len(made.layers) == {"gpt3-xl": 7, "bert-huge-uncased": 6, "t5-3b": 14, "bloom-3b": 6}.get(model, 5)
     if model.startswith("wide"):
         assert plan.image == (16, 16)
+        assert config.options_of_model["base_width"] == 32 // 8, "the blocks of the widest are 32 wide inside"
     else:
         assert made.sequence == 16
 
@@ -165,6 +166,7 @@ def test_sizes_in_other_words() -> None:
         ("gpt3-xl 8 4 --layers 8 --partition_method custom:0,8,14,21,27", "ends at 27 but the model has 11 layers"),
         ("t5-3b 8 4 --pp 3 --partition_method uniform_transformer", "stages = 3 is odd"),
         ("gpt3-xl 8 4 --hidden 30 --heads 4 --dry_run true", "30"),
+        ("wide-resnet50_4 8 4 --hidden 30", "hidden = 30 is not a multiple of 4"),
         ("gpt3-xl 8 4 --train_schedule 1f2b", "did you mean '1f1b'"),
         ("gpt3-xl 8 4 --export_timing_cvs true", "did you mean --export-timing-csv"),
         ("gpt3-xl 0 4", "microbatch_size = 0"),

@@ -171,6 +171,8 @@ def _sizes(options: Options) -> dict[str, Any]:
     own = [options.model_options] if options.model_options else []
     for name, value in asked.items():
         word = next((word for word in OWN_WORDS.get(name, ()) if word in known), None)
+        if word == "base_width":
+            value = _base_width(options.model, value, known.get("width", 1))
         if word is not None:
             own.append(f"{word}={value}")
         elif name == "seq":
@@ -178,6 +180,16 @@ def _sizes(options: Options) -> dict[str, Any]:
         elif name != "heads":
             changed[name] = value  # the model will say that it has none
     return {**changed, "model_options": ",".join(own) or None}
+
+
+def _base_width(model: str, hidden: int, width: int) -> int:
+    """The base width of a ResNet whose blocks are `hidden` wide inside, in their first group."""
+    if hidden % width:
+        raise ValueError(
+            f"hidden = {hidden} is not a multiple of {width}, the factor by which the blocks of {model} are wider: use "
+            f"{-(-hidden // width) * width}"
+        )
+    return hidden // width
 
 
 def _server(options: Options) -> str | None:
