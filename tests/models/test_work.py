@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from halocline.models.work import work
 from halocline.models.model import CAUSAL, Model, make
+from halocline.models.work import work
 
 
 def flops(model: Model, image: tuple[int, int] | None = None) -> list[int]:
