@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,14 @@ def test_any_option_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_depth_that_is_not_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = json.loads(ask(capsys, "models resnet-v2-29 --json"))
     assert (found["name"], found["layers"]) == ("resnet-v2-29", 11)
+
+
+def test_the_commands_of_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^    halocline (models .*)$", text, re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        ask(capsys, line)
 
 
 def test_a_users_own_model(tmp_path: Path) -> None:

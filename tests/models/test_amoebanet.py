@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,19 +14,22 @@ from torch import Tensor, nn
 from halocline.models.amoebanet import NORMAL, REDUCTION, Cell, Convolutions, FactorizedReduce, amoebanet_d
 from halocline.models.count import count
 
+ROW = re.compile(r"^\| \((\d+), (\d+)\) \| ([\d,]+) \| ([\d,]+) \|$", re.MULTILINE)
+TABLE = ROW.findall((Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8"))
 
-@pytest.mark.parametrize(
-    ("layers", "filters", "classes", "parameters"),
-    [
-        (18, 416, 10, 312_433_690),  # as in now-dl
-        (18, 256, 10, 118_414_090),
-        (18, 256, 1000, 122_470_120),
-    ],
-)
-def test_parameters(layers: int, filters: int, classes: int, parameters: int) -> None:
-    model = amoebanet_d(num_layers=layers, num_filters=filters, num_classes=classes)
-    assert count(model, activations=False).parameters == parameters
-    assert len(model.layers) == layers + 6
+
+@pytest.mark.parametrize(("layers", "filters", "ten", "thousand"), TABLE)
+def test_parameters_as_documented(layers: str, filters: str, ten: str, thousand: str) -> None:
+    model = amoebanet_d(num_layers=int(layers), num_filters=int(filters))
+    assert len(model.layers) == int(layers) + 6
+    found = count(model, activations=False)
+    assert f"{found.parameters:,}" == ten
+    features = found.layers[-1].parameters // 10  # weights of a class, and its bias
+    assert f"{found.parameters + 990 * features:,}" == thousand
+
+
+def test_now_dls_size() -> None:
+    assert ("18", "416", "312,433,690", "319,024,120") in TABLE and len(TABLE) == 6
 
 
 @pytest.mark.parametrize(("layers", "filters", "millions"), [(18, 208, 82), (18, 416, 318), (18, 544, 542)])
