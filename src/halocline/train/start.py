@@ -84,7 +84,10 @@ def start(config: Config, shown: Show = progress, nodes: Nodes | None = None) ->
 
 def _started_rank(config: Config, plan: str, shown: Show) -> Outcome | Failure:
     """In a process started here. One that has lost another leaves as failed, so that the launcher ends all."""
+    launcher = os.getppid()
     end = _rank(config, plan, shown)
+    if os.getppid() != launcher:
+        os._exit(EXIT_CODE)  # the launcher was killed; torch would wait for it to take the outcome
     if isinstance(end, Failure) and end.lost:
         raise SystemExit(end.code)
     return end
