@@ -31,7 +31,7 @@ def test_a_world_of_another_size() -> None:
 def test_the_command_is_the_launchers_own() -> None:
     world = World(0, 1, torch.device("cpu"), launcher="Open MPI")
     with pytest.raises(ValueError, match="needs 2 processes and 1 are running: start it with mpirun -n 2"):
-        Engine(Plan.from_toml(check.TWO), [nn.Linear(4, 4)] * 4, loss=F.mse_loss, world=world)
+        Engine(Plan.from_toml(check.TWO), [nn.Linear(4, 4) for _ in range(4)], loss=F.mse_loss, world=world)
 
 
 def test_fewer_layers_than_stages() -> None:

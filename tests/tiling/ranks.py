@@ -64,6 +64,7 @@ def on_threads(size: int, function: Callable[[ThreadExchanger], Any], deadline: 
 
 # --------------------------------------------------------------------------------------------------------- processes
 
+PATIENCE = 300
 _POOLS: dict[int, list[tuple[Any, Any]]] = {}
 
 
@@ -110,8 +111,9 @@ def on_processes(size: int, function: Callable[..., Any], *args: Any, **kwargs: 
         pipe.send((function.__code__.co_filename, function.__name__, args, kwargs))
     answers = []
     for rank, (_, pipe) in enumerate(pool):
-        if not pipe.poll(120):
-            raise TimeoutError(f"rank {rank} of {size} gave no answer in 120 s")
+        if not pipe.poll(PATIENCE):
+            close(size)  # what they still answer would be taken for the next question's
+            raise TimeoutError(f"rank {rank} of {size} gave no answer in {PATIENCE} s")
         answers.append(pipe.recv())
     failed = [f"rank {rank} of {size} failed:\n{value}" for rank, (good, value) in enumerate(answers) if not good]
     assert not failed, "\n".join(failed)
