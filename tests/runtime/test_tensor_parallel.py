@@ -67,7 +67,8 @@ def test_teams_of_any_kind() -> None:
         ("bert", plan("bert", split_size=2, parts=2, tp=2, recompute="all")),
         ("gpt", plan("gpt", split_size=2, parts=2, tp=2, schedule="interleaved", chunks=2)),
         ("gpt", mixed("gpt", Stage((0, last), tensor=2, lanes=2))),
-        ("bloom", mixed("bloom", Stage((0, 4), tensor=2, lanes=2))),
+        ("t5", mixed("t5", Stage((0, 8), tensor=2, lanes=2))),
+        ("bert", mixed("bert", Stage((0, 1), lanes=2), Stage((1, 4), tensor=2))),
         ("gpt", mixed("gpt", Stage((0, last), tensor=4)), {"heads": 4}),
     ]
     exact(on_processes(4, compare_all, cases))

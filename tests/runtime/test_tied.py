@@ -12,11 +12,11 @@ from teams import ONE, plan_of
 from torch import nn
 from torch.nn import functional as F
 
-from halocline.plan import Plan
-from halocline.runtime import Engine
+from halocline.plan import Layout, Plan, Stage
+from halocline.runtime import Engine, World
 from halocline.runtime.layers import named_layers, one_device
 from halocline.runtime.shard import whole
-from halocline.runtime.tied import tie, ties
+from halocline.runtime.tied import Ties, tie, ties
 from halocline.runtime.verify import Differences
 
 ALONE: dict[str, Any] = {"split_size": 1, "parts": 2}
@@ -124,6 +124,17 @@ def test_ties_join_where_they_meet() -> None:
     (found,) = ties(pairs, named_layers(layers), plan_of([ONE, ONE], layers=4))
     assert found.names == ("0.weight", "1.weight", "2.weight", "3.weight")
     assert found.stages == (0, 0, 1, 1)
+
+
+def test_two_cuts_of_one_parameter_on_one_rank_are_refused() -> None:
+    """Which every rank finds, before any waits for another."""
+    stages = (Stage((0, 1)), Stage((1, 2)), Stage((2, 3), tensor=2))
+    made = Plan(stages, "gems", 2, pipes=2)
+    layers = [lambda: nn.Linear(2, 2) for _ in range(3)]
+    found = ties([("0.weight", "2.weight")], named_layers(layers), made)
+    for rank in range(4):
+        with pytest.raises(ValueError, match=r"0.weight is tied between stages\[0\] with tensor = 1 and stages\[2\]"):
+            Ties(World(rank, 4, torch.device("cpu")), Layout(made), found, {})
 
 
 def test_what_cannot_be_tied_is_refused() -> None:

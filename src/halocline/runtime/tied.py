@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from torch import Tensor, nn
@@ -168,6 +169,8 @@ class Ties:
         self.unspoken: set[nn.Parameter] = set()
         """Copies that another stage's copy stands for, where a parameter counts once."""
         for t in found:
+            self._refuse_two_cuts(t)
+        for t in found:
             self._hold(t, modules)
         self.world.make_groups([ranks for t in found if len(t.apart) > 1 for ranks in self._groups(t)])
         self._cut_alike = {t.name: self._alike(t) for t in found if len(t.apart) > 1}
@@ -175,6 +178,18 @@ class Ties:
     def name(self, name: str) -> str:
         """What a parameter is called on one device."""
         return self.names.get(name, name)
+
+    def _refuse_two_cuts(self, t: Tie) -> None:
+        """Two copies on one rank must be cut alike, to share their memory. Every rank finds this alike."""
+        stages = self.layout.plan.stages
+        for a, b in combinations(t.apart, 2):
+            teams = [set(self.layout.team(pipe, s)) for s in (a, b) for pipe in range(self.layout.plan.pipes)]
+            both = set().union(*teams[: len(teams) // 2]) & set().union(*teams[len(teams) // 2 :])
+            if both and stages[a].tensor != stages[b].tensor:
+                raise ValueError(
+                    f"{t.name} is tied between stages[{a}] with tensor = {stages[a].tensor} and stages[{b}] with "
+                    f"tensor = {stages[b].tensor}, both of which rank {min(both)} holds: give them the same degree"
+                )
 
     def _hold(self, t: Tie, modules: Modules) -> None:
         copies: dict[int, nn.Parameter] = {}
