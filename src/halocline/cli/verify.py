@@ -86,7 +86,7 @@ def run(options: Options) -> int:
         # torch takes seconds to load: wrong options have been answered by now, and something moves.
         from halocline.runtime.layers import named_layers
         from halocline.train.planning import known_of, model_of, options_for
-        from halocline.train.trial import Trial
+        from halocline.train.trial import Trial, rounding
         from halocline.train.trial import run as run_trial
 
         config = _config(options)
@@ -108,12 +108,20 @@ def run(options: Options) -> int:
             options.sequence_parallel,
         )
         found = run_trial(trial, lambda what: status.update(f"{options.model}: {options.steps} steps on {what}"))
-    tolerance = TOLERANCE[options.dtype]
-    exact = found.worst <= tolerance
+        exact = found.worst <= TOLERANCE[options.dtype]
+        alone = None
+        if not exact and math.isfinite(found.worst):
+            status.update(f"{options.model}: what rounding alone does")
+            alone = rounding(trial)
     if options.json:
-        print(json.dumps(_facts(options, plan, found, exact)))
+        print(json.dumps(_facts(options, plan, found, exact) | ({} if alone is None else {"rounding": alone})))
     else:
         _draw(options, plan, found, exact)
+        if alone is not None:
+            print(
+                f"One device differs from itself by {alone:.2e} when its images change in their last bit. If that is "
+                f"as much, rounding grows in this model: use --steps 1, larger images or larger microbatches."
+            )
     return 0 if exact else 1
 
 

@@ -168,6 +168,16 @@ def compare(engine: Engine, batches: Batches, known: Reference) -> Differences:
     return found
 
 
+def between(ours: Reference, theirs: Reference) -> Differences:
+    """Two runs of one device."""
+    found = Differences(max(abs(a - b) / abs(b) if b else 0.0 for a, b in zip(ours.losses, theirs.losses)))
+    for mine, its in zip(ours.gradients, theirs.gradients):
+        _note(found.gradients, mine, its, _largest(its))
+    _note(found.parameters, ours.parameters, theirs.parameters, _largest(theirs.parameters))
+    _note(found.buffers, ours.buffers, theirs.buffers, _largest(theirs.buffers))
+    return found
+
+
 def _note(
     table: dict[str, float], ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None], largest: float
 ) -> None:

@@ -24,7 +24,7 @@ from halocline.runtime.launch import join, run_local
 from halocline.runtime.layers import one_device, own_randomness
 from halocline.runtime.lost import PeerLost
 from halocline.runtime.stage import Loss
-from halocline.runtime.verify import Differences, Reference, compare, reference
+from halocline.runtime.verify import Differences, Reference, between, compare, reference
 
 LOSSES: dict[str, Loss] = {"cross-entropy": F.cross_entropy, "mse": F.mse_loss}
 IGNORED = -100
@@ -149,18 +149,7 @@ def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Difference
     _full_precision()
     say("one device")
     output = trial.output_shape()
-    with own_randomness(trial.seed):
-        known = reference(
-            trial.made().layers,
-            plan,
-            trial.batches(output),
-            loss=trial.chosen_loss(output),
-            optimizer=optimizer,
-            tied=trial.known.tied,
-            seed=trial.seed,
-            dtype=trial.torch_dtype,
-            device=trial.device,
-        )
+    known = _on_one_device(trial, plan, output, trial.batches(output))
     with tempfile.TemporaryDirectory(prefix="halocline-verify-") as directory:
         path = Path(directory) / "reference.pt"
         torch.save(vars(known), path)
@@ -175,6 +164,38 @@ def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Difference
         found.merge(rank)
     found.require(known)
     return found
+
+
+def _on_one_device(trial: Trial, plan: Plan, output: Sequence[int], batches: list[tuple[Any, Tensor]]) -> Reference:
+    with own_randomness(trial.seed):
+        return reference(
+            trial.made().layers,
+            plan,
+            batches,
+            loss=trial.chosen_loss(output),
+            optimizer=optimizer,
+            tied=trial.known.tied,
+            seed=trial.seed,
+            dtype=trial.torch_dtype,
+            device=trial.device,
+        )
+
+
+def rounding(trial: Trial) -> float | None:
+    """By how much one device differs from itself when its images change in their last bit: what no plan can better.
+    None for words, which have no last bit."""
+    if trial.known.sequence:
+        return None
+    plan, output = Plan.from_toml(trial.plan), trial.output_shape()
+    batches = trial.batches(output)
+    generator = torch.Generator().manual_seed(trial.seed + 1)
+    bit = torch.finfo(trial.torch_dtype).eps
+    nudged = [
+        (images * (1 + bit * torch.randint(-1, 2, images.shape, generator=generator)), targets)
+        for images, targets in batches
+    ]
+    ours, theirs = (_on_one_device(trial, plan, output, given) for given in (nudged, batches))
+    return between(ours, theirs).worst
 
 
 def _full_precision() -> None:
