@@ -191,7 +191,7 @@ def rounding(trial: Trial) -> float | None:
     generator = torch.Generator().manual_seed(trial.seed + 1)
     bit = torch.finfo(trial.torch_dtype).eps
     nudged = [
-        (images * (1 + bit * torch.randint(-1, 2, images.shape, generator=generator)), targets)
+        (images * (1 + bit * torch.randint(-1, 2, images.shape, generator=generator).to(images.dtype)), targets)
         for images, targets in batches
     ]
     ours, theirs = (_on_one_device(trial, plan, output, given) for given in (nudged, batches))
