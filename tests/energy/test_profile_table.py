@@ -47,6 +47,14 @@ def test_other_columns_orders_and_comments_are_taken() -> None:
     assert profile.of(0, "backward_weight") == (Row(0, "backward_weight", 1410, 1.0, 2.5),)
 
 
+def test_a_spreadsheets_habits_are_taken() -> None:
+    head = '"Stage",Instruction,FREQUENCY,Time,Energy,Remark\r\n'
+    rows = '0,Forward,1410,1,2,"warm, quiet"\r\n0,"backward",1410,1,2,\r\n'
+    assert ProfileTable.from_text(head + rows).of(0, "forward") == (Row(0, "forward", 1410, 1.0, 2.0),)
+    before = "Remark,Stage,Instruction,Frequency,Time,Energy\n" + '"a,b",0,forward,1410,1,2\n",",0,backward,1410,1,2\n'
+    assert ProfileTable.from_text(before).of(0, "backward") == (Row(0, "backward", 1410, 1.0, 2.0),)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -58,6 +66,7 @@ def test_other_columns_orders_and_comments_are_taken() -> None:
         (f"{GOOD}0,forward,1395,-0.1,1\n", "P.csv:4: time = -0.1 of"),
         (f"{GOOD}0,forward,1395,0,1\n", "P.csv:4: time = 0 of"),
         (f"{GOOD}0,forward,1395,inf,1\n", "P.csv:4: time = inf of"),
+        (f"{GOOD}0,forward,1395,0.1,1e300\n", "P.csv:4: energy = 1e+300 of"),
         (f"{GOOD}0,forward,1395,0.1,-3\n", "P.csv:4: energy = -3 of"),
         (f"{GOOD}0,forward,1395,0.1,nan\n", "P.csv:4: energy = nan of"),
         (f"{GOOD}0,forward,0,0.1,1\n", "P.csv:4: frequency = 0 is not above 0"),

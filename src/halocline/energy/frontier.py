@@ -20,7 +20,7 @@ from halocline.energy.flow import Vertex, vertices
 from halocline.energy.frequency_plan import FrequencyPlan
 from halocline.energy.network import begin, end, network_of
 from halocline.energy.pricing import COSTS, Pricing
-from halocline.energy.profile_table import ProfileTable
+from halocline.energy.profile_table import MOST, ProfileTable
 from halocline.energy.rounding import Pick
 from halocline.plan.plan import Plan
 from halocline.plan.require import require_choice
@@ -29,6 +29,9 @@ from halocline.schedule.instruction import Schedule
 
 _MOST_KEPT = 1 << 25
 """Moments kept for plans (8 bytes each). Beyond it every other solution is dropped and plans fall between the rest."""
+
+_MOST_FACTOR = 1000
+"""Who is slower than this is not a straggler but gone."""
 
 _GOOD = 0.0015
 """A plan's loss against the optimum that is not worth another try."""
@@ -162,9 +165,9 @@ class Frontier:
 
     def straggler(self, factor: float) -> FrequencyPlan:
         """The plan while another replica makes every iteration take `factor` x T_min."""
-        if not factor >= 1:
+        if not 1 <= factor <= _MOST_FACTOR:
             raise ValueError(
-                f"straggler factor {factor:g} is below 1: a straggler is slower than T_min, give 1 or more"
+                f"straggler factor {factor:g} is not from 1 to {_MOST_FACTOR}: it is slower than T_min, e.g. 1.2"
             )
         return self.plan_at(factor * self.time_min)
 
@@ -225,7 +228,6 @@ class Frontier:
 
 
 def _require(name: str, value: float, what: str, above: bool = False) -> None:
-    if not (math.isfinite(value) and (value > 0 if above else value >= 0)):
-        raise ValueError(
-            f"{name} = {value:g} is not a finite number {'above' if above else 'of at least'} 0: give {what}"
-        )
+    if not (value > 0 if above else value >= 0) or value > MOST:
+        least = "above 0" if above else "of at least 0"
+        raise ValueError(f"{name} = {value:g} is not a number {least} and up to {MOST:g}: give {what}")

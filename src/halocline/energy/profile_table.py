@@ -8,12 +8,13 @@ profile.csv (`stage,instruction,frequency,time,energy`) and knows no schedule.
     ...
 
 A row is one microbatch in one stage: MHz, the seconds its team takes, and the joules of one of its ranks (the mean over
-them). Columns may stand in any order and others may stand beside them. What the lines that begin with # say is kept as
-the note, which everything made of the profile repeats.
+them). Columns may stand in any order, in capitals or not, and others may stand beside them. What the lines that begin
+with # say is kept as the note, which everything made of the profile repeats.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,9 @@ INSTRUCTIONS = ("forward", "backward", "backward_input", "backward_weight", "rec
 """What a row may be about. Forward and backward are needed; the rest is derived where it is missing (see choices)."""
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
+
+MOST = 1e15
+"""Seconds, joules and watts beyond it are nobody's measurement, and sums of them would leave the numbers there are."""
 
 
 class Row(NamedTuple):
@@ -99,7 +103,7 @@ class ProfileTable:
             if line.lstrip().startswith("#"):
                 notes.append(line.lstrip(" #\t").rstrip())
             elif line.strip():
-                numbered.append((number, [word.strip(' \t"') for word in line.split(",")]))
+                numbered.append((number, [word.strip(' \t"') for word in next(csv.reader([line]))]))
         if not numbered:
             raise ValueError(f"{name} is empty: it needs a line {','.join(COLUMNS)!r} and a row per measurement")
         at = _columns(*numbered[0], name)
@@ -152,13 +156,14 @@ class ProfileTable:
 
 
 def _columns(number: int, header: list[str], name: str) -> dict[str, int]:
-    missing = [column for column in COLUMNS if column not in header]
+    found = [word.lower() for word in header]
+    missing = [column for column in COLUMNS if column not in found]
     if missing:
         raise ValueError(
             f"{name}:{number}: the header {','.join(header)!r} lacks {', '.join(missing)}: it must name "
             f"{','.join(COLUMNS)}"
         )
-    return {column: header.index(column) for column in COLUMNS}
+    return {column: found.index(column) for column in COLUMNS}
 
 
 def _read_row(words: list[str], at: dict[str, int]) -> Row:
@@ -167,7 +172,7 @@ def _read_row(words: list[str], at: dict[str, int]) -> Row:
     given = {column: words[place] for column, place in at.items()}
     return Row(
         _whole("stage", given["stage"]),
-        given["instruction"].replace("-", "_"),
+        given["instruction"].lower().replace("-", "_"),
         _whole("frequency", given["frequency"]),
         _number("time", given["time"]),
         _number("energy", given["energy"]),
@@ -195,7 +200,9 @@ def _require_row(row: Row) -> None:
         raise ValueError(f"instruction = {row.instruction!r} is not known: use {', '.join(INSTRUCTIONS)}")
     if row.frequency <= 0:
         raise ValueError(f"frequency = {row.frequency} is not above 0: give MHz")
-    if not (math.isfinite(row.time) and row.time > 0):
-        raise ValueError(f"time = {row.time:g} of {row} is not a finite number above 0: measure it again, in seconds")
-    if not (math.isfinite(row.energy) and row.energy >= 0):
-        raise ValueError(f"energy = {row.energy:g} of {row} is not a finite number of at least 0: measure it again")
+    if not 0 < row.time <= MOST:
+        raise ValueError(
+            f"time = {row.time:g} of {row} is not a number above 0 and up to {MOST:g}: measure it again, in seconds"
+        )
+    if not 0 <= row.energy <= MOST:
+        raise ValueError(f"energy = {row.energy:g} of {row} is not a number from 0 to {MOST:g}: measure it again")
