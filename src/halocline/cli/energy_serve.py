@@ -12,6 +12,7 @@ from halocline.plan.require import require_choice
 
 if TYPE_CHECKING:
     from halocline.energy.frequency_plan import FrequencyPlan
+    from halocline.energy.server.settings import Settings
 
 TOKEN = "HALOCLINE_ENERGY_TOKEN"
 
@@ -33,7 +34,7 @@ class Options:
     plan: str | None = None
     """The plan.toml of jobs that do not send their own, as the Zeus client."""
     schedule: str = "1f1b"
-    """The schedule of jobs that send no plan, without --plan."""
+    """The schedule of jobs that send no plan, without --plan (interleaved: two stages per rank)."""
     microbatches: int | None = None
     """The microbatches of jobs that send no plan, without --plan (left out: as in --plans, else 8)."""
     blocking_power: float | None = None
@@ -64,8 +65,7 @@ class Options:
 
 def run(options: Options) -> int:
     require_choice("schedule", options.schedule, SCHEDULES)
-    from halocline.cli.plan_options import load_plan
-    from halocline.energy.server.settings import Settings, require_safe
+    from halocline.energy.server.settings import require_safe
 
     token = _token(options)
     require_safe(options.host, token)
@@ -75,8 +75,23 @@ def run(options: Options) -> int:
         raise ValueError(
             f"--microbatches {options.microbatches} beside --plan {options.plan}, which says it: leave out one of them"
         )
+    settings = settings_of(options, token)
+    from halocline.energy.server.serve import serve
+
+    def ready(address: str) -> None:
+        print(f"energy server on {address} ({options.scheduler}, kept in {options.data})", flush=True)
+
+    serve(settings, Path(options.data), options.host, options.port, ready)
+    return 0
+
+
+def settings_of(options: Options, token: str | None) -> Settings:
+    """The server's settings, with the plans they name."""
+    from halocline.cli.plan_options import load_plan
+    from halocline.energy.server.settings import Settings
+
     plans = _load_plans(options.plans) if options.plans is not None else ()
-    settings = Settings(
+    return Settings(
         scheduler=options.scheduler,
         plans=plans,
         plan=load_plan(options.plan) if options.plan is not None else None,
@@ -94,13 +109,6 @@ def run(options: Options) -> int:
         rank_rate=options.rank_rate,
         keep_days=options.keep_days,
     )
-    from halocline.energy.server.serve import serve
-
-    def ready(address: str) -> None:
-        print(f"energy server on {address} ({options.scheduler}, kept in {options.data})", flush=True)
-
-    serve(settings, Path(options.data), options.host, options.port, ready)
-    return 0
 
 
 def _token(options: Options) -> str | None:
@@ -123,9 +131,11 @@ def _load_plans(path: str) -> tuple[FrequencyPlan, ...]:
 
 
 def _microbatches(options: Options, plans: tuple[FrequencyPlan, ...]) -> int:
-    """A given plan tells how many microbatches its jobs have: as many as its first rank has forwards."""
+    """A given plan tells how many microbatches its jobs have: as many as its first rank has forwards, and half of them
+    where that rank has two stages of a pipe."""
     if options.microbatches is not None:
         return options.microbatches
     if plans and plans[0].frequencies:
-        return max(1, sum(kind == "forward" for kind, _ in plans[0].frequencies[0]))
+        forwards = sum(kind == "forward" for kind, _ in plans[0].frequencies[0])
+        return max(1, forwards // 2 if options.schedule == "interleaved" else forwards)
     return 8

@@ -6,18 +6,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import BLOCKING, Cast, Near, Own, profile
+from serving import BLOCKING, FREQUENCIES, Cast, Near, Own, profile
 
+from halocline.cli import main
+from halocline.cli.energy_serve import Options, settings_of
 from halocline.energy.client import Client, RankSchedule, ServerRefused
+from halocline.energy.frequency_plan import FrequencyPlan
 from halocline.energy.frontier import Frontier, solve
 from halocline.energy.server.schedulers import instruction_profiler
 from halocline.energy.server.settings import Settings
-from halocline.plan.plan import Plan
+from halocline.plan.plan import SCHEDULES, Plan
 from halocline.plan.stage import Stage
 
 PLAN = Plan.uniform(4, microbatches=6)
@@ -183,3 +187,54 @@ def test_a_job_goes_on_as_it_began_whatever_the_new_settings(tmp_path: Path) -> 
     assert second.ask("GET", f"/schedule/{job}?rank=0") == schedule
     assert second.ask("GET", f"/jobs/{job}")[1]["scheduler"] == "all-max"
     second.stop()
+
+
+def test_a_sweep_goes_on_as_it_began_whatever_the_new_settings(tmp_path: Path) -> None:
+    data = tmp_path / "x.sqlite"
+    job_info = {"pp_degree": 1, "dp_degree": 1, "tp_degree": 1, "world_size": 1}
+    rank_info = {"rank": 0, "dp_rank": 0, "pp_rank": 0, "tp_rank": 0, "available_frequencies": [9, 8, 7, 6, 5]}
+    first = Near(data, Settings(microbatches=1, stride=2))
+    _, job = first.ask("POST", "/register_job", job_info)
+    first.ask("POST", f"/register_rank/{job}", rank_info)
+
+    def play(server: Near, energy: float) -> int:
+        _, schedule = server.ask("GET", f"/schedule/{job}?rank=0")
+        both = {"forward": [[1.0]], "backward": [[1.0]]}
+        spent = {"forward": [[energy]], "backward": [[energy]]}
+        result = {"rank": 0, "iter_time": [2.0], "iter_energy": [2 * energy]}
+        status, _ = server.ask("POST", f"/result/{job}", {**result, "time_breakdown": both, "energy_breakdown": spent})
+        assert status == 200
+        return int(schedule["frequencies"][0][1])
+
+    assert [play(first, 9.0), play(first, 8.0)] == [9, 7]
+    first.stop()
+    second = Near(data, Settings(microbatches=1, stride=1, lowest_frequency=6))
+    assert play(second, 7.0) == 5
+    assert second.ask("GET", f"/schedule/{job}?rank=0")[1]["phase"] == "deployed"
+    second.stop()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_written_plans_are_played_for_jobs_that_tell_their_degrees_only(schedule: str, tmp_path: Path) -> None:
+    """What `energy frontier --schedule S` writes, `energy serve --schedule S --plans DIR` plays."""
+    profile(4).write(tmp_path / "profile.csv")
+    words = f"--schedule {schedule} --microbatches 4 --plans 2 --blocking-power {BLOCKING} --json"
+    files = ["--profile", str(tmp_path / "profile.csv"), "--out", str(tmp_path)]
+    assert main(["energy", "frontier", *words.split(), *files]) == 0
+    options = Options(scheduler="point-solution", plans=str(tmp_path / "plans"), schedule=schedule)
+    server = Near(tmp_path / "x.sqlite", settings_of(options, token=None))
+    places = 2 if schedule == "interleaved" else 4
+    degrees = {"pp_degree": places, "dp_degree": 1, "tp_degree": 1, "world_size": places}
+    status, job = server.ask("POST", "/register_job", degrees)
+    assert status == 200, job
+    for rank in range(places):
+        seat = {"rank": rank, "dp_rank": 0, "pp_rank": rank, "tp_rank": 0}
+        server.ask("POST", f"/register_rank/{job}", {**seat, "available_frequencies": FREQUENCIES})
+    with ThreadPoolExecutor(places) as pool:
+        replies = list(pool.map(lambda rank: server.ask("GET", f"/schedule/{job}?rank={rank}"), range(places)))
+    server.stop()
+    assert [status for status, _ in replies] == [200] * places, replies
+    fastest = FrequencyPlan.load(tmp_path / "plans" / "plan-0.json")
+    assert [reply["frequencies"] for _, reply in replies] == [
+        [list(pair) for pair in row] for row in fastest.frequencies
+    ]

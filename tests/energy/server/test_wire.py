@@ -125,6 +125,8 @@ MISUSES: list[tuple[str, str, object, int, str]] = [
     ("GET", "/schedule/{job}", None, 422, "rank"),
     ("GET", "/schedule/{job}?rank=2", None, 422, "rank 2"),
     ("POST", "/register_job", {**JOB, "world_size": 3}, 422, "world_size"),
+    ("POST", "/register_job", {**JOB, "pp_degree": 65536, "world_size": 65536}, 422, "fewer stages"),
+    ("POST", "/register_job", {**JOB, "sweep": {"lowest_frequency": 0, "stride": 0, "patience": 1}}, 422, "stride"),
     ("POST", "/register_job", {**JOB, "pp_degree": 0}, 422, "pp_degree"),
     ("POST", "/register_job", {**JOB, "pp_degree": True}, 422, "pp_degree"),
     ("POST", "/register_job", {**JOB, "pp_degree": "2"}, 422, "pp_degree"),

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from halocline.energy.seat import Seat
@@ -225,8 +226,10 @@ class Job:
             device=self.info.device or "",
             blocking_power=self.info.blocking_power,
         )
+        sweep = self.info.sweep
+        settings = self._settings if sweep is None else replace(self._settings, **sweep.model_dump())
         try:
-            made = make_scheduler(self.scheduler_name, roster, self._settings)
+            made = make_scheduler(self.scheduler_name, roster, settings)
         except ValueError as error:
             raise Refusal(409, str(error)) from error
         made.notify(self.notice)

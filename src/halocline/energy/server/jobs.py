@@ -13,9 +13,8 @@ from halocline.energy.server.job import Job
 from halocline.energy.server.refusal import Refusal, unknown_job
 from halocline.energy.server.settings import SCHEDULERS, Settings
 from halocline.energy.server.store import Store
-from halocline.energy.server.wire import JobInfo
-from halocline.plan.plan import MIRRORED, Plan
-from halocline.plan.stage import Stage
+from halocline.energy.server.wire import LONGEST_PLAN, JobInfo, Sweep
+from halocline.plan.plan import Plan
 
 _MOST_WORK = 1_000_000
 """Ranks of a replica x microbatches x chunks: beyond it a schedule takes minutes and gigabytes, for whoever asks."""
@@ -67,12 +66,22 @@ class Jobs:
             plan = self._plan(info)
         except ValueError as error:
             raise Refusal(422, " ".join(str(error).split())) from error
+        text = plan.to_toml()
+        if len(text) > LONGEST_PLAN:
+            raise Refusal(
+                422, f"the plan takes {len(text)} characters and {LONGEST_PLAN} are the most: use fewer stages"
+            )
         # A job goes on as it began, whatever the settings of a server that is started again.
+        settings = self._settings
         info = info.model_copy(
             update={
-                "plan": plan.to_toml(),
-                "scheduler": info.scheduler or self._settings.scheduler,
-                "blocking_power": self._settings.blocking_power if info.blocking_power is None else info.blocking_power,
+                "plan": text,
+                "scheduler": info.scheduler or settings.scheduler,
+                "blocking_power": settings.blocking_power if info.blocking_power is None else info.blocking_power,
+                "sweep": info.sweep
+                or Sweep(
+                    lowest_frequency=settings.lowest_frequency, stride=settings.stride, patience=settings.patience
+                ),
             }
         )
         now = time.time()
@@ -98,10 +107,12 @@ class Jobs:
         elif settings.plan is not None:
             plan = settings.plan
         else:
-            stages = tuple(Stage((s, s + 1), tensor=info.tp_degree) for s in range(info.pp_degree))
-            pipes = 2 if settings.schedule in MIRRORED else 1
-            plan = Plan(
-                stages, settings.schedule, microbatches=settings.microbatches, replicas=info.dp_degree, pipes=pipes
+            plan = Plan.from_flags(
+                schedule=settings.schedule,
+                split_size=info.pp_degree,
+                microbatches=settings.microbatches,
+                replicas=info.dp_degree,
+                tp=info.tp_degree,
             )
         for name, value in job_degrees(plan).items():
             if getattr(info, name) != value:

@@ -16,6 +16,8 @@ Rank = Annotated[int, Field(ge=0, lt=1 << 32)]
 Frequency = Annotated[int, Field(ge=1, le=100_000)]
 Amount = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 """Seconds, joules or watts; bounded, so that no sum of them overflows."""
+LONGEST_PLAN = 1 << 20
+"""Characters of a plan.toml."""
 Text = Annotated[str, Field(max_length=4096)]
 Breakdown = Annotated[dict[str, list[list[Amount]]], Field(max_length=256)]
 
@@ -24,6 +26,14 @@ class Message(BaseModel):
     """Unknown fields are left out, as the original does, so that newer clients are understood."""
 
     model_config = ConfigDict(strict=True, frozen=True)
+
+
+class Sweep(Message):
+    """How the profiler goes down the frequencies, as in the settings of those names."""
+
+    lowest_frequency: Annotated[int, Field(ge=0)]
+    stride: Annotated[int, Field(ge=1)]
+    patience: Annotated[int, Field(ge=1)]
 
 
 class JobInfo(Message):
@@ -36,7 +46,7 @@ class JobInfo(Message):
     tp_degree: Degree
     world_size: Annotated[int, Field(ge=1, le=1 << 16)]
     job_metadata: Text | None = None
-    plan: Annotated[str, Field(max_length=1 << 20)] | None = None
+    plan: Annotated[str, Field(max_length=LONGEST_PLAN)] | None = None
     """Beyond: the plan as TOML."""
     device: Annotated[str, Field(max_length=200)] | None = None
     """Beyond: what the ranks run on; "simulated..." is shown as such."""
@@ -44,6 +54,8 @@ class JobInfo(Message):
     """Beyond: watts of a rank that waits."""
     scheduler: Annotated[str, Field(max_length=64)] | None = None
     """Beyond: another scheduler than the server's own."""
+    sweep: Sweep | None = None
+    """Beyond: another sweep than the server's own."""
 
     @model_validator(mode="after")
     def _product(self) -> JobInfo:
