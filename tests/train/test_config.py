@@ -114,6 +114,64 @@ def test_layers_may_be_said_and_must_be_right() -> None:
         model_of(Config())
 
 
+OWN = """
+from torch import nn
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+class Looks(nn.Module):
+    def forward(self, x):
+        return x if x.sum().item() > 0 else -x
+
+
+def make(num_classes=3, channels=1):
+    return nn.Sequential(nn.Conv2d(channels, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes))
+
+
+def silent():
+    return [Looks, nn.Flatten, lambda: nn.LazyLinear(2)]
+
+
+def fixed():
+    return [nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)]
+
+
+def pair():
+    return [nn.Conv2d(3, 4, 3), Pair()]
+
+
+def image():
+    return [nn.Conv2d(3, 4, 3)]
+"""
+
+
+def test_a_model_of_ones_own_has_the_classes_and_channels_it_is_made_with(tmp_path: Any, monkeypatch: Any) -> None:
+    """Bare layers were taken for ten classes and three channels, and the loss failed on a class they do not have."""
+    (tmp_path / "own_classes.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def sizes(made: str, **fields: Any) -> tuple[int, int]:
+        model = model_of(Config(model=f"own_classes:{made}", **fields))
+        return model.classes, model.channels
+
+    assert sizes("make") == (3, 1)
+    assert sizes("make", num_classes=12, model_options="channels=4") == (12, 4)
+    assert sizes("fixed") == (2, 3)
+    assert sizes("silent") == (10, 3)  # cannot run without data
+    for made, fields, said in (
+        ("fixed", {"num_classes": 5}, "--num-classes 5 but own_classes:fixed answers with 2: give it an option"),
+        ("pair", {}, "own_classes:pair answers an image with a tuple.*names its task and its loss"),
+        ("image", {"image_size": "9,7"}, "own_classes:image answers an image with 4 x 7 x 5"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            sizes(made, **fields)  # type: ignore[arg-type]
+
+
 def test_settings_load_without_torch() -> None:
     code = "import sys, halocline.train.config, halocline.cli.train; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

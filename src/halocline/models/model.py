@@ -84,12 +84,13 @@ def tie(layers: nn.Sequential, tied: Sequence[tuple[str, str]]) -> nn.Sequential
 def make(name: str, **options: Any) -> Model:
     """The model of a name (see `zoo`) or of an address, `package.module:callable`.
 
-    Options go to the callable, which must name them. A callable that returns bare layers is taken for a classifier.
+    Options go to the callable, which must name them. A callable that returns bare layers is taken for a classifier; its
+    options num_classes and channels, where it has them, say how many.
     """
     entry = find(name)
     found = _found(entry.address)
     if isinstance(found, nn.Module) or not callable(found):
-        made = found
+        made, given = found, {}
     else:
         given = {**entry.options, **options}
         _check(name, found, given)
@@ -100,9 +101,13 @@ def make(name: str, **options: Any) -> Model:
     if not listed and not isinstance(made, nn.Sequential):
         raise ValueError(
             f"{name} gave a {type(made).__name__}: it must return a halocline.models.model.Model, an nn.Sequential, or "
-            f"a list of layers or of functions that make them, each taking what the one before returns"
+            f"a list of layers or of functions that make them, each taking what the one before returns; [module] is a "
+            f"list of one"
         )
-    return Model(name, made)
+    # Bare layers say no more of themselves than the options they were made with.
+    said = {**options_of(name), **given}
+    numbers: dict[str, Any] = {"classes": said.get("num_classes"), "channels": said.get("channels")}
+    return Model(name, made, **{key: value for key, value in numbers.items() if isinstance(value, int)})
 
 
 def options_of(name: str) -> dict[str, Any]:

@@ -9,9 +9,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch.nn.functional as F
+from torch import Tensor
+
 from halocline.models import hf
+from halocline.models.answer import answer, shape_of
 from halocline.models.count import count
-from halocline.models.model import Model, make, options_of
+from halocline.models.model import CLASSIFICATION, Model, make, options_of
 from halocline.models.work import work
 from halocline.plan.flags import Flags
 from halocline.plan.plan import Plan
@@ -46,10 +50,32 @@ def model_of(config: Config) -> Model:
         model = make(config.model, **options)
     if classes is not None:
         model = replace(model, classes=classes)
+    if ":" in config.model and model.task == CLASSIFICATION and model.loss is F.cross_entropy:
+        model = _classifier(config, model)
     found = len(named_layers(model.layers))
     if counted not in (None, found):
         raise ValueError(f"--layers {counted} but {config.model} has {found} layers: leave out --layers")
     return model
+
+
+def _classifier(config: Config, model: Model) -> Model:
+    """A model of one's own, with as many classes as it answers with: data and loss must not ask for more."""
+    image = Plan.from_flags(image_size=config.image_size).image
+    found = answer(model, None if image is None else (image[0], image[1]))
+    if found is None:
+        return model  # it tells nothing without data
+    if not isinstance(found, Tensor) or found.ndim != 2:
+        raise ValueError(
+            f"{model.name} answers an image with {shape_of(found)}, and a classifier with a number per class: return a "
+            f"halocline.models.model.Model that names its task and its loss"
+        )
+    classes = found.shape[1]
+    if config.num_classes is not None and classes < config.num_classes:
+        raise ValueError(
+            f"--num-classes {config.num_classes} but {model.name} answers with {classes}: give it an option "
+            f"num_classes, or leave out --num-classes"
+        )
+    return replace(model, classes=min(classes, model.classes))
 
 
 def options_for(config: Config, model: str) -> tuple[dict[str, Any], int | None]:
