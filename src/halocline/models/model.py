@@ -106,8 +106,8 @@ def make(name: str, **options: Any) -> Model:
         )
     # Bare layers say no more of themselves than the options they were made with.
     said = {**options_of(name), **given}
-    numbers: dict[str, Any] = {"classes": said.get("num_classes"), "channels": said.get("channels")}
-    return Model(name, made, **{key: value for key, value in numbers.items() if isinstance(value, int)})
+    classes, channels = said.get("num_classes"), said.get("channels")
+    return Model(name, made, classes=classes or Model.classes, channels=channels or Model.channels)
 
 
 def options_of(name: str) -> dict[str, Any]:
