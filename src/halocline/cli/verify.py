@@ -85,28 +85,32 @@ def run(options: Options) -> int:
     with console.status("loading") as status:
         # torch takes seconds to load: wrong options have been answered by now, and something moves.
         from halocline.runtime.layers import named_layers
-        from halocline.train.planning import known_of, model_of, options_for
+        from halocline.train.planning import known_of, options_for
         from halocline.train.trial import Trial, rounding
         from halocline.train.trial import run as run_trial
 
         config = _config(options)
-        model = model_of(config)
-        plan = _plan(options, len(named_layers(model.layers)), known_of(config, model))
-        samples = plan.replicas * (plan.batch or plan.microbatches * max(2, *(s.lanes for s in plan.stages), 2))
+        made_with, counted = options_for(config, options.model)
         trial = Trial(
             options.model,
-            plan.to_toml(),
-            plan.image or model.image,
-            samples,
+            "",
+            (),
+            0,
             options.steps,
             options.dtype,
             options.loss,
             options.seed,
             options.deadline,
             options.device,
-            options_for(config, options.model)[0],
+            made_with,
             options.sequence_parallel,
         )
+        layers = len(named_layers(trial.known.layers))
+        if counted not in (None, layers):
+            raise ValueError(f"--layers {counted} but {options.model} has {layers} layers: leave out --layers")
+        plan = _plan(options, layers, known_of(config, trial.known))
+        samples = plan.replicas * (plan.batch or plan.microbatches * max(2, *(s.lanes for s in plan.stages), 2))
+        trial = dataclasses.replace(trial, plan=plan.to_toml(), image=plan.image or trial.known.image, samples=samples)
         found = run_trial(trial, lambda what: status.update(f"{options.model}: {options.steps} steps on {what}"))
         exact = found.worst <= TOLERANCE[options.dtype]
         alone = None
@@ -127,7 +131,7 @@ def run(options: Options) -> int:
 
 def _config(options: Options) -> Config:
     """The settings of a run with the same model: what its function is given, and how it is cut."""
-    names = ("model", *MODEL_OPTIONS, "model_options", "partition_method", "seed")
+    names = ("model", *MODEL_OPTIONS, "model_options", "partition_method", "image_size", "seed")
     return Config(**{name: getattr(options, name) for name in names})
 
 
