@@ -182,6 +182,18 @@ def test_the_files_of_the_run_give_the_same_profile(run: tuple[list[Sweep], Path
     assert derived.blocking is not None and derived.blocking.value == pytest.approx(Law().blocking, rel=0.03)
 
 
+def test_rows_before_the_first_clock_was_set_are_left_out(run: tuple[list[Sweep], Path], tmp_path: Path) -> None:
+    directory = run[1]
+    for rank in range(4):
+        (tmp_path / f"time-energy-{rank}.csv").write_text((directory / f"time-energy-{rank}.csv").read_text())
+        head, *lines = (directory / f"instructions-{rank}.csv").read_text().splitlines()
+        early = [f"{line.rpartition(',')[0]}," for line in lines[:10]]
+        (tmp_path / f"instructions-{rank}.csv").write_text("\n".join([head, *early, *lines[10:]]) + "\n")
+    found = derive(tmp_path).found
+    assert found.keys() == derive(directory).found.keys()
+    near_the_law(found, 0.05)
+
+
 def test_files_with_the_originals_columns_need_to_be_told(run: tuple[list[Sweep], Path], tmp_path: Path) -> None:
     directory = run[1]
     played = []

@@ -90,6 +90,8 @@ def derive(directory: str | Path, missing: Missing | None = None) -> Derived:
 def _spans(rows: Sequence[Timed], stage: int, missing: Missing, where: str) -> list[Span]:
     """The rows as spans, with stage and frequency; those whose frequency is in doubt keep None."""
     inferred = _inferred(rows, missing) if missing.frequencies else None
+    # Where some rows say it, the others are from before the first clock was set.
+    said = any(row.frequency is not None for row in rows)
     spans = []
     for number, row in enumerate(rows):
         if row.kind == BATCH_INPUT:
@@ -97,7 +99,7 @@ def _spans(rows: Sequence[Timed], stage: int, missing: Missing, where: str) -> l
         frequency = row.frequency
         if frequency is None:
             frequency = inferred[number] if inferred is not None else missing.frequency
-            if frequency is None and inferred is None:
+            if frequency is None and inferred is None and not said:
                 raise ValueError(
                     f"the files in {where} do not say at which frequency the run was: give --frequency MHZ, or "
                     f"--frequencies with --num-warmup-steps, --num-prof-steps and --microbatches"
