@@ -16,6 +16,7 @@ import pytest
 
 from halocline.cli import nowdl
 from halocline.train.planning import model_of, plan_of
+from halocline.train.progress import Reading
 
 ROOT = Path(__file__).parents[2]
 SMALL = "--num-layers 3 --num-filters 16 --image-size 64 --batch-size 2"
@@ -128,5 +129,16 @@ def test_a_halo_benchmark_runs_and_validates(kind: str) -> None:
 def test_a_wrong_flag_is_answered_with_the_nearest() -> None:
     path = ROOT / "benchmarks" / SP.format("resnet")
     done = subprocess.run([sys.executable, str(path), "--num-spatal-parts", "4"], capture_output=True, text=True)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "did you mean --num-spatial-parts" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_verbose_tells_the_time_of_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """-v was read and did nothing."""
+    for verbose, lines in ((False, 3), (True, 5)):
+        shown = nowdl.Lines(0, verbose=verbose)
+        for step in (1, 2):
+            shown.show(Reading(step, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
+        said = capsys.readouterr().out
+        assert len(said.splitlines()) == lines and said.count("Epoch: 0 images per sec:8.0") == 2
+        assert ("step 2/2  loss 1.5  8 images/s  1.00 GiB  0:00 left  0.500 s" in said) == verbose

@@ -22,6 +22,15 @@ def test_a_line_every_few_seconds_and_at_the_end() -> None:
     assert last.startswith("step 100/100") and said == "saved"
 
 
+def test_verbose_is_a_line_for_every_step_with_its_time() -> None:
+    out = io.StringIO()
+    lines = Lines(every=1e9, file=out, verbose=True)
+    for step in (1, 2, 3):
+        lines.show(reading(step))
+    assert [line.split("  ")[0] for line in out.getvalue().splitlines()] == ["step 1/100", "step 2/100", "step 3/100"]
+    assert out.getvalue().splitlines()[0].endswith("2:10 left  0.000 s")
+
+
 def test_only_the_first_rank_speaks() -> None:
     assert isinstance(progress(1), Silent)
     assert isinstance(progress(0), Lines)  # there is no terminal here

@@ -10,6 +10,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 
 from halocline.plan.words import read_words
 from halocline.train.config import Config
@@ -31,15 +32,16 @@ def main(model: str, *, spatial: bool = False, gems: bool = False, words: Sequen
         config = settings(model, words, spatial, gems)
         if config is not None:
             sys.exit(_start(config))
-    except ValueError as error:
-        raise SystemExit(f"{sys.argv[0]}: error: {error}") from None
+    except (ValueError, OSError) as error:
+        print(f"{sys.argv[0]}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _start(config: Config) -> int:
     from halocline.train.start import start  # torch takes a while: wrong flags have been answered by now
 
     with tempfile.TemporaryDirectory(prefix="halocline-benchmark-") as directory:
-        return start(dataclasses.replace(config, run_dir=directory), Lines)
+        return start(dataclasses.replace(config, run_dir=directory), partial(Lines, verbose=config.verbose))
 
 
 def settings(model: str, words: Sequence[str], spatial: bool, gems: bool) -> Config | None:
@@ -66,10 +68,10 @@ def settings(model: str, words: Sequence[str], spatial: bool, gems: bool) -> Con
 
 
 class Lines(Silent):
-    """now-dl's lines, printed by rank 0."""
+    """now-dl's lines, printed by rank 0; `verbose`, with the time, the loss and the memory of every step."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, verbose: bool = False) -> None:
+        self.rank, self.verbose = rank, verbose
         self.speeds: list[float] = []
         self.losses: list[float] = []
         self.epoch = 0
@@ -85,6 +87,8 @@ class Lines(Silent):
         self.speeds.append(speed)
         self.losses.append(reading.loss)
         print(f"Epoch: {reading.epoch} images per sec:{speed}", flush=True)
+        if self.verbose:
+            print(reading.line(timed=True), flush=True)
 
     def say(self, text: str) -> None:
         if not self.rank:

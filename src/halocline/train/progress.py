@@ -15,6 +15,8 @@ _EVERY = 5.0
 """Seconds between lines where there is no terminal."""
 _WINDOW = 20
 """Steps over which speed is averaged."""
+_ENDLESS = 10**9
+"""So many steps stand for: until something else ends the run."""
 
 
 @dataclass
@@ -58,9 +60,23 @@ class Reading:
     seconds: float = 0.0
     """That this step took."""
 
+    @property
+    def endless(self) -> bool:
+        return self.total >= _ENDLESS
+
+    @property
+    def rest(self) -> str:
+        """How long it still takes; nothing where nobody knows."""
+        return "" if self.endless else f"{clock(self.left)} left"
+
     def words(self) -> list[str]:
         words = [f"loss {self.loss:.4g}", *score_words(self.scores)]
         return [*words, f"{_amount(self.speed)} {self.unit}/s", f"{self.memory / 2**30:.2f} GiB"]
+
+    def line(self, timed: bool = False) -> str:
+        """All of it in one line; `timed`, with the time of this step."""
+        words = [f"step {self.step}/{self.total}", *self.words(), f"{clock(self.left)} left"]
+        return "  ".join([*words, f"{self.seconds:.3f} s"] if timed else words)
 
 
 class Progress(Protocol):
@@ -73,11 +89,11 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
-def progress(rank: int) -> Progress:
-    """What suits this process and its terminal."""
+def progress(rank: int, verbose: bool = False) -> Progress:
+    """What suits this process and its terminal; `verbose`, with a line for every step."""
     if rank:
         return Silent()
-    return Bar() if sys.stderr.isatty() else Lines()
+    return Bar(verbose) if sys.stderr.isatty() else Lines(verbose=verbose)
 
 
 class Silent:
@@ -94,19 +110,17 @@ class Silent:
 
 
 class Lines:
-    """A line every few seconds."""
+    """A line every few seconds, or for every step."""
 
-    def __init__(self, every: float = _EVERY, file: Any = None) -> None:
-        self.every, self.file = every, file
+    def __init__(self, every: float = _EVERY, file: Any = None, verbose: bool = False) -> None:
+        self.every, self.file, self.verbose = every, file, verbose
         self._last = -every
 
     def show(self, reading: Reading) -> None:
         now = time.monotonic()
-        if now - self._last >= self.every or reading.step == reading.total:
+        if self.verbose or now - self._last >= self.every or reading.step == reading.total:
             self._last = now
-            self.say(
-                "  ".join([f"step {reading.step}/{reading.total}", *reading.words(), f"{clock(reading.left)} left"])
-            )
+            self.say(reading.line(self.verbose))
 
     def say(self, text: str) -> None:
         print(text, file=self.file or sys.stderr, flush=True)
@@ -116,9 +130,9 @@ class Lines:
 
 
 class Bar:
-    """A bar that moves."""
+    """A bar that moves; `verbose`, below a line for every step."""
 
-    def __init__(self) -> None:
+    def __init__(self, verbose: bool = False) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
@@ -128,19 +142,21 @@ class Bar:
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("{task.fields[words]}"),
-            TextColumn("{task.fields[left]} left"),
+            TextColumn("{task.fields[rest]}"),
             console=Console(stderr=True, highlight=False),
         )
+        self._verbose = verbose
         self._task: Any = None
 
     def show(self, reading: Reading) -> None:
         if self._task is None:
             self._bar.start()
-            self._task = self._bar.add_task("", total=reading.total, epoch=0, words="", left="")
+            total = None if reading.endless else reading.total
+            self._task = self._bar.add_task("", total=total, epoch=0, words="", rest="")
         words = "  ".join(reading.words())
-        self._bar.update(
-            self._task, completed=reading.step, epoch=reading.epoch + 1, words=words, left=clock(reading.left)
-        )
+        self._bar.update(self._task, completed=reading.step, epoch=reading.epoch + 1, words=words, rest=reading.rest)
+        if self._verbose:
+            self.say(reading.line(timed=True))
 
     def say(self, text: str) -> None:
         self._bar.console.print(text, soft_wrap=True, markup=False)

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import torch
@@ -50,9 +51,10 @@ class Failure:
     code: int
 
 
-def start(config: Config, shown: Show = progress, nodes: Nodes | None = None) -> int:
+def start(config: Config, shown: Show | None = None, nodes: Nodes | None = None) -> int:
     """Run to the end; the exit code. `shown` makes what shows a rank's progress. Of several `nodes` each calls this."""
     config, plan = resolved(named(config))
+    shown = shown or partial(progress, verbose=config.verbose)
     if plan is None:
         plan = plan_of(config, model_of(config))
     place = detect() if nodes is None else None
