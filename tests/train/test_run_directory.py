@@ -42,6 +42,14 @@ def test_a_directory_with_a_run_in_it_is_not_written_over() -> None:
         beginning(Config(run_dir="here"))
 
 
+def test_a_path_that_can_hold_no_run_is_told_with_a_fix() -> None:
+    """It was the system's words alone: [Errno 17] File exists."""
+    Path("taken").write_text("")
+    for path in ("taken", "taken/below"):
+        with pytest.raises(ValueError, match=f"{path} cannot be the run's directory .*: give another --run-dir"):
+            made(path)
+
+
 def test_resuming() -> None:
     made("runs/old")
     made("elsewhere")
