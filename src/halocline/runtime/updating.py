@@ -11,7 +11,7 @@ from torch import nn
 
 from halocline.plan.layout import Layout
 from halocline.runtime.building import Stages
-from halocline.runtime.divided_optimizer import DividedOptimizer
+from halocline.runtime.divided_optimizer import divided
 from halocline.runtime.shard import is_sharded, is_split, shard
 from halocline.runtime.sharding import DATA, TENSOR
 from halocline.runtime.tied import Ties
@@ -30,17 +30,15 @@ def make_optimizers(
 ) -> dict[int, torch.optim.Optimizer]:
     """One optimizer per stage, its state divided over the ranks that `shared_out(stage)` names, if any."""
 
-    def sorted_out(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return _one_kind_per_group(make(parameters))
-
     made: dict[int, torch.optim.Optimizer] = {}
     for stage in stages:
         parameters = [p for p in parameters_of(stages, stage) if p.requires_grad and p not in ties.aliases]
         if not parameters:
             continue
+        made[stage] = _one_kind_per_group(make(parameters))
         ranks = shared_out(stage)
-        divided = len(ranks) > 1
-        made[stage] = DividedOptimizer(parameters, sorted_out, world, ranks) if divided else sorted_out(parameters)
+        if len(ranks) > 1:
+            made[stage] = divided(made[stage], world.group(ranks))
     return made
 
 
