@@ -29,7 +29,7 @@ def _draw(found: Forecast, speed: float) -> None:
         console.width = max(console.width, 120)
     plan = found.plan
     console.print(
-        f"[bold]{found.model}[/bold]: {found.layers} layers, {found.parameters / 1e6:,.2f} M parameters", soft_wrap=True
+        f"[bold]{found.model}[/bold]: {found.layers} layers, {_amount(found.parameters)} parameters", soft_wrap=True
     )
     console.print(f"{plan.world_size} processes = {arithmetic(plan)}")
     console.print(_batch(found), soft_wrap=True)
@@ -42,7 +42,7 @@ def _draw(found: Forecast, speed: float) -> None:
             str(number),
             _span(stage.ranks[0], stage.ranks[-1]),
             _span(first, stop - 1),
-            f"{stage.parameters / 1e6:,.2f} M",
+            _amount(stage.parameters),
             "-" if stage.flops is None else f"{stage.flops / 1e12:.4g}",
             "-" if found.memory is None else f"{max(found.memory[rank] for rank in stage.ranks) / 2**30:.2f}",
         )
@@ -75,6 +75,10 @@ def _batch(found: Forecast) -> str:
         f"a step takes {plan.batch * plan.replicas} samples of {found.sample} = "
         f"{plan.microbatches} microbatches x {plan.batch / plan.microbatches:g}{of_all}"
     )
+
+
+def _amount(count: int) -> str:
+    return f"{count / 1e6:,.2f} M" if count >= 1e6 else f"{count:,}"
 
 
 def _span(first: int, last: int) -> str:
