@@ -140,6 +140,10 @@ def fixed():
     return [nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)]
 
 
+def many():
+    return [nn.Flatten(), nn.Linear(3 * 8 * 8, 37)]
+
+
 def pair():
     return [nn.Conv2d(3, 4, 3), Pair()]
 
@@ -162,6 +166,8 @@ def test_a_model_of_ones_own_has_the_classes_and_channels_it_is_made_with(tmp_pa
     assert sizes("make") == (3, 1)
     assert sizes("make", num_classes=12, model_options="channels=4") == (12, 4)
     assert sizes("fixed") == (2, 3)
+    assert sizes("many", image_size=8) == (37, 3)
+    assert sizes("many", image_size=8, num_classes=5) == (5, 3)
     assert sizes("silent") == (10, 3)  # cannot run without data
     for made, fields, said in (
         ("fixed", {"num_classes": 5}, "--num-classes 5 but own_classes:fixed answers with 2: give it an option"),

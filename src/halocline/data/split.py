@@ -25,7 +25,7 @@ def chosen(samples: int, split: str, fraction: float, seed: int) -> NDArray[np.i
     if split == EVALUATION and not kept:
         raise ValueError(
             f"nothing is left for evaluation of {samples} samples with a fraction of {fraction}: "
-            f"bring more data, raise the fraction, or evaluate on nothing"
+            f"bring more data, raise the fraction, or evaluate on nothing (--evaluation-fraction 0)"
         )
     order = chance.permutation(samples, seed, _SPLIT)
     return np.sort(order[:kept] if split == EVALUATION else order[kept:])

@@ -75,7 +75,9 @@ def _classifier(config: Config, model: Model) -> Model:
             f"--num-classes {config.num_classes} but {model.name} answers with {classes}: give it an option "
             f"num_classes, or leave out --num-classes"
         )
-    return replace(model, classes=min(classes, model.classes))
+    # Ten is what a model has of which nothing was said.
+    said = config.num_classes is not None or model.classes != Model.classes
+    return replace(model, classes=min(classes, model.classes) if said else classes)
 
 
 def options_for(config: Config, model: str) -> tuple[dict[str, Any], int | None]:
