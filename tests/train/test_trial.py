@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,3 +64,18 @@ def test_a_model_that_fails_on_one_device_is_told_apart() -> None:
 
     with pytest.raises(ValueError, match="layer 1 of x:y fails on one device"):
         Trialled("x:y", "", (8, 8), 4).output_shape()
+
+
+def test_a_module_that_draws_random_numbers_when_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first model made of it had other weights than the next, so a process of a trial had not the reference's."""
+    (tmp_path / "drawing_model.py").write_text(
+        "import torch\nfrom torch import nn\n\nsomething = torch.randn(7)\n\n\n"
+        "def make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    trial = Trial("drawing_model:make", Plan.uniform(1).to_toml(), (2, 2), samples=2)
+    first, second = trial.made().layers, trial.made().layers
+    assert isinstance(first, torch.nn.Sequential) and isinstance(second, torch.nn.Sequential)
+    assert torch.equal(first[1].weight, second[1].weight)

@@ -139,7 +139,11 @@ def _found(address: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
+        # A module that builds layers while it is imported builds the same in every process, and whoever makes a model
+        # draws the same random numbers whether this is the first time or not.
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(0)
+            found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = str(error.name)
         if not f"{module}.".startswith(f"{missing}."):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from halocline.tiling.boxes import Box, contains, slices
+from halocline.tiling.boxes import Box, contains, is_empty, slices
 
 
 class Patchwork:
@@ -53,6 +53,8 @@ class Patchwork:
         return self._pixels(tuple(part.indices(size)[:2] for part, size in zip(index, self.shape)))
 
     def _pixels(self, wanted: Box) -> Tensor:
+        if is_empty(wanted):  # a lane without samples reads nothing
+            return torch.empty([end - begin for begin, end in wanted], dtype=self.dtype, device=self._device)
         box = ((wanted[0][0] + self._first, wanted[0][1] + self._first), *wanted[1:])
         for origin, tensor in self.pieces:
             if contains(origin, box):
