@@ -67,5 +67,5 @@ def test_a_lane_without_samples_reads_nothing() -> None:
     images = Patchwork((1, 3, 4, 5), torch.float64, [])
     assert images[0:0, 0:3, 0:4, 0:5].shape == (0, 3, 4, 5)
     assert images[0:0].whole().dtype == torch.float64
-    with pytest.raises(ValueError, match="needs box .* was given nothing"):
+    with pytest.raises(ValueError, match="was given nothing"):
         images.whole()
