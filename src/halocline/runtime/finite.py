@@ -93,12 +93,12 @@ def story(step: int, loss: float, stage: int, microbatch: int, layer: str | None
         began, fix = "every layer's output is finite, so the loss itself made it", "look at the loss and its targets"
     elif layer:
         began = f"it began in layer {layer}"
-        fix = "lower the learning rate, or clip gradients (clip=)"
+        fix = "lower the learning rate, or clip gradients (--clip 1, clip=1.0)"
     else:
         began, fix = "its inputs are not finite", "look at the data"
     return (
-        f"the loss of step {step} is {loss}: microbatch {microbatch}, stage {stage}: {began}; {fix}, or pass "
-        f"nan='skip' to leave such steps out"
+        f"the loss of step {step} is {loss}: microbatch {microbatch}, stage {stage}: {began}; {fix}, or leave "
+        f"such steps out (--nan skip, nan='skip')"
     )
 
 
