@@ -63,3 +63,9 @@ def test_speed_is_that_of_the_last_steps() -> None:
 
 def test_clock() -> None:
     assert [clock(s) for s in (5, 65, 4000)] == ["0:05", "1:05", "1:06:40"]
+
+
+def test_a_run_without_an_end_does_not_say_when_it_ends() -> None:
+    out = io.StringIO()
+    Lines(every=0.0, file=out).show(reading(7, total=10**9))
+    assert out.getvalue() == "step 7  loss 1.234  accuracy 56.1%  812 images/s  3.00 GiB\n"
