@@ -65,6 +65,10 @@ class Reading:
         return self.total >= _ENDLESS
 
     @property
+    def place(self) -> str:
+        return f"step {self.step}" if self.endless else f"step {self.step}/{self.total}"
+
+    @property
     def rest(self) -> str:
         """How long it still takes; nothing where nobody knows."""
         return "" if self.endless else f"{clock(self.left)} left"
@@ -75,7 +79,7 @@ class Reading:
 
     def line(self, timed: bool = False) -> str:
         """All of it in one line; `timed`, with the time of this step."""
-        words = [f"step {self.step}/{self.total}", *self.words(), f"{clock(self.left)} left"]
+        words = [self.place, *self.words(), *filter(None, [self.rest])]
         return "  ".join([*words, f"{self.seconds:.3f} s"] if timed else words)
 
 
