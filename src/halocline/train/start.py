@@ -39,6 +39,9 @@ Show = Callable[[int], Progress]
 TOLD = (ValueError, OSError, NotFinite, PeerLost, OutOfMemory)
 """Errors whose words say enough. Of others the place in the code is printed, too."""
 
+_ALONE = 30.0
+"""Seconds after which an interrupted launcher whose processes are gone leaves, too."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -144,11 +147,18 @@ def _passing_on(heard: list[int]) -> Iterator[None]:
 
     def pass_on() -> None:
         told: dict[int, int] = {}
+        alone = time.monotonic()
         while not over.is_set():
             if (number := signal.sigtimedwait([signal.SIGINT], 0.1)) is not None:
                 hear(number.si_signo)
             # Some may be started only after it was heard.
-            for child in multiprocessing.active_children() if heard else ():
+            children = multiprocessing.active_children() if heard else []
+            if children or not heard:
+                alone = time.monotonic()
+            elif time.monotonic() - alone > _ALONE:
+                print("halocline: interrupted; the processes started here are gone", file=sys.stderr, flush=True)
+                os._exit(EXIT_CODE)  # whatever this process still waits for will not come
+            for child in children:
                 if child.pid is not None and told.get(child.pid, 0) < len(heard):
                     told[child.pid] = len(heard)
                     # Once more is SIGTERM, which ends those that are still loading.
