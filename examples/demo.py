@@ -14,11 +14,11 @@ from halocline.cli import main
 
 OUT = Path("out") / "demo"
 MODEL = "resnet-v1-8 --num-classes 2"
-IMAGES = "--lesions --image-size 256 --samples 48 --evaluation-fraction 0.25"
+IMAGES = "--lesions --image-size 256 --samples 32 --evaluation-fraction 0.125"
 STEPS = "--lr 0.02 --dtype float64 --seed 1"
 GEMS = "--split-size 2 --num-spatial-parts 4 --times 2 --batch-size 2"
 PIPELINE = "--split-size 2 --parts 2 --schedule 1f1b"
-FIRST, ALL = 6, 9
+FIRST, ALL = 4, 6
 
 
 def say(text: str) -> None:

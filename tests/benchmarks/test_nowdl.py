@@ -85,7 +85,7 @@ def _torchrun(processes: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
 
 
-@pytest.mark.parametrize("number", [1, 4, 5, 11])
+@pytest.mark.parametrize("number", [1, 11])
 def test_a_command_runs_under_torchrun(number: int) -> None:
     script, model, flags, processes = COMMANDS[number]
     said = _launch(_torchrun(processes), script.format(model), flags)
@@ -96,7 +96,7 @@ def test_a_command_runs_under_torchrun(number: int) -> None:
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs Open MPI: apt-get install openmpi-bin")
 def test_a_command_runs_under_mpirun() -> None:
-    script, model, flags, processes = COMMANDS[3]
+    script, model, flags, processes = COMMANDS[4]
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     said = _launch(
         ["mpirun", "--oversubscribe", "--bind-to", "none", *root, "-np", str(processes), sys.executable],
@@ -106,7 +106,7 @@ def test_a_command_runs_under_mpirun() -> None:
     assert "Epoch: 0 images per sec:" in said
 
 
-@pytest.mark.parametrize("kind", ["", "_conv", "_with_compute", "_with_compute_val"])
+@pytest.mark.parametrize("kind", ["", "_conv", "_with_compute_val"])
 def test_a_halo_benchmark_runs_and_validates(kind: str) -> None:
     path = str(ROOT / "benchmarks" / "communication" / "halo" / f"benchmark_sp_halo_exchange{kind}.py")
     flags = "--image-size 12 --halo-len 2 --out-channels 4 --warmup 1 --iterations 2 --num-spatial-parts 2 --sizes 9,24"
@@ -121,7 +121,7 @@ def test_a_halo_benchmark_runs_and_validates(kind: str) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Rank:1 Time taken (ms):" in done.stdout
-    assert kind == "_with_compute" or "Validation passed Rank:1" in done.stdout
+    assert "Validation passed Rank:1" in done.stdout
     assert "MiB/s" in done.stdout
     assert kind in ("", "_conv") or "Rank:0 Sequential time taken (ms):" in done.stdout
 
