@@ -1,6 +1,6 @@
 """The main job, small: trains a ResNet on 256 x 256 images cut into 2x2 tiles, in two stages and two mirrored pipes
 (GEMS), on processes of this machine. It holds itself against one device, saves, goes on under another plan, and ends
-with the loss curve and the timeline. `make demo` runs it; it takes two minutes on two cores.
+with the loss curve and the timeline. `make demo` runs it; it takes a minute on two cores.
 """
 
 from __future__ import annotations
