@@ -247,6 +247,7 @@ def test_a_flood_from_one_address_is_held_back(near: Callable[..., Near]) -> Non
 
 
 def test_info_health_and_metrics(shared: Near) -> None:
+    registered(shared)
     assert shared.ask("GET", "/health") == (200, {"status": "ok"})
     info = shared.ask("GET", "/info")[1]
     assert info["scheduler"] == "instruction-profiler"
