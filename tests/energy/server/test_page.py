@@ -44,6 +44,8 @@ def test_the_page_shows_a_job_its_frontier_and_the_plan_under_the_slider(
     ranks = Cast(Client(server.url, timeout=60.0), PLAN).register()
     ranks.play(until="deployed")
     frontier = solve(PLAN, profile(4), BLOCKING)
+    browser.requested.clear()
+    browser.complaints.clear()
     browser.open(server.url)
     browser.wait('document.getElementById("timeline")?.dataset.bars')
 
