@@ -8,8 +8,3 @@ from __future__ import annotations
 from halocline.models.zoo import ZOO, Entry, find
 
 __all__ = ["ZOO", "Entry", "find"]
-
-
-def address(name: str) -> str:
-    """Where the function stands that makes a model."""
-    return find(name).address

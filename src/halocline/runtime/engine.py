@@ -22,7 +22,7 @@ from halocline.runtime.building import build_stages, check_tensor
 from halocline.runtime.compiling import compile_layers
 from halocline.runtime.environment import command
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
-from halocline.runtime.executor import Executor, Observer, StepWork
+from halocline.runtime.executor import Executor, Observer
 from halocline.runtime.finite import POLICIES, NotFinite, origin
 from halocline.runtime.launch import join, stop
 from halocline.runtime.layers import Layer, named_layers
@@ -32,6 +32,7 @@ from halocline.runtime.shard import divided_buffers, settle
 from halocline.runtime.sharding import Sharding
 from halocline.runtime.stage import Loss, Options, StageRunner
 from halocline.runtime.statistics import RunningStatistics, tracked
+from halocline.runtime.step_work import StepWork
 from halocline.runtime.tied import Ties, ties
 from halocline.runtime.timeline import Recorder, TimedExecutor
 from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers, parameters_of
@@ -247,15 +248,7 @@ class Engine:
         `samples` is needed where both are None.
         """
         batch = Batch(self.plan, self.replica, inputs, targets, samples)
-        cuts = batch.cuts()
-        work = StepWork(
-            self.steps,
-            [b - a for a, b in cuts],
-            batch.samples,
-            self.replica * self.plan.microbatches,
-            lambda m: batch.inputs_of(cuts[m]),
-            lambda m: batch.targets_of(cuts[m], self.world.device),
-        )
+        work = StepWork.of(batch, batch.cuts(), self.steps, self.world.device)
         if self._early:
             work.complete = lambda: self._start_losses(work)
         state = torch.random.get_rng_state()

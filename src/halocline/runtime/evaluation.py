@@ -15,7 +15,8 @@ from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION
 from halocline.runtime.batch import Batch, fields
-from halocline.runtime.executor import Executor, StepWork
+from halocline.runtime.executor import Executor
+from halocline.runtime.step_work import StepWork
 from halocline.schedule.instruction import FORWARD, FREE, RECEIVE, SEND, Instruction
 from halocline.tiling.tensor import TileTensor
 
@@ -88,15 +89,7 @@ def _forward_only(instruction: Instruction) -> bool:
 
 def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> Evaluation:
     """See `Engine.evaluate`."""
-    cuts = batch.loose_cuts()
-    work = StepWork(
-        engine.steps,
-        [b - a for a, b in cuts],
-        batch.samples,
-        engine.replica * engine.plan.microbatches,
-        lambda m: batch.inputs_of(cuts[m]),
-        lambda m: batch.targets_of(cuts[m], engine.world.device),
-    )
+    work = StepWork.of(batch, batch.loose_cuts(), engine.steps, engine.world.device)
     executor = ForwardExecutor(
         engine.world,
         engine.layout,

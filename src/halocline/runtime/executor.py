@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +32,7 @@ from halocline.runtime.shard import is_split
 from halocline.runtime.shortage import OutOfMemory, is_shortage
 from halocline.runtime.stage import Held, StageRunner
 from halocline.runtime.statistics import RunningStatistics, frozen, tracked
+from halocline.runtime.step_work import StepWork
 from halocline.runtime.world import World
 from halocline.schedule.instruction import (
     BACKWARD,
@@ -66,25 +66,6 @@ class Observer(Protocol):
     def after(self, instruction: Instruction) -> None: ...
 
     def end(self, step: int) -> None: ...
-
-
-@dataclass
-class StepWork:
-    """What one step is about: the data this rank needs, and the sizes everybody agrees on."""
-
-    number: int
-    samples: list[int]
-    """Samples of each microbatch of this replica."""
-    total: int
-    """Samples of the whole step, all replicas."""
-    first: int
-    """This replica's first microbatch, counted over all replicas."""
-    inputs: Callable[[int], list[Any]] | None = None
-    """microbatch -> its whole input tensors, or patchworks of what this rank needs of them."""
-    targets: Callable[[int], Any] | None = None
-    losses: dict[int, Tensor] = field(default_factory=dict)
-    complete: Callable[[], None] = lambda: None
-    """Called once this rank has made all its losses: on ranks that make none, at the start."""
 
 
 class Executor:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from halocline.plan.plan import Plan
-from halocline.runtime.executor import Executor, StepWork
+from halocline.runtime.executor import Executor
 from halocline.runtime.reduction import Reduction
+from halocline.runtime.step_work import StepWork
 from halocline.schedule.instruction import COMPUTE, FREE, RECEIVE, REDUCE, SEND, STEP, Instruction
 from halocline.simulate.event import Event
 from halocline.simulate.measured import file_name, header, line
