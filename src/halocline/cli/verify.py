@@ -12,7 +12,7 @@ from halocline.cli import plan_show
 from halocline.models.zoo import find
 from halocline.plan.flags import Flags
 from halocline.plan.plan import Plan
-from halocline.train.config import MODEL_OPTIONS, PLAN_FLAGS, Config
+from halocline.train.config import MODEL_OPTIONS, PLAN_FLAGS, Config, ModelFlags
 
 if TYPE_CHECKING:
     from halocline.runtime.verify import Differences
@@ -23,33 +23,12 @@ _ROWS = 20
 
 
 @dataclass(frozen=True)
-class Options(Flags):
+class Options(ModelFlags):
     """Is this plan exact for this model? Runs it on processes of this machine and the same steps on one device, and
     reports the largest relative difference of the loss, of each gradient, and of parameters and buffers at the end.
 
     Exits with 0 if none exceeds 1e-10 (1e-4 in float32), and with 1 if one does. Takes the flags of plan show."""
 
-    model: str | None = None
-    """A name that halocline models lists, or package.module:callable (the current directory counts) that returns an
-    nn.Sequential or a list of layers. May be given as a plain word."""
-    plan: str | None = None
-    """A plan.toml instead of flags."""
-    num_layers: int | None = None  # type: ignore[assignment]
-    """AmoebaNet: number of normal cells."""
-    num_filters: int | None = None  # type: ignore[assignment]
-    """AmoebaNet: number of filters."""
-    num_classes: int | None = None  # type: ignore[assignment]
-    """Number of classes."""
-    hidden: int | None = None
-    """Transformers: width."""
-    heads: int | None = None
-    """Transformers: attention heads."""
-    vocab: int | None = None
-    """Transformers: words of the vocabulary."""
-    seq: int | None = None
-    """Transformers: tokens of a sample."""
-    model_options: str | None = None
-    """Further options of the model's function, e.g. base_width=32,norm=group."""
     sequence_parallel: bool = False
     """Let tensor ranks share the tokens between the matrices they share."""
     dtype: str = "float64"

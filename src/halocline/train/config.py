@@ -23,19 +23,14 @@ LATEST = "latest"
 
 
 @dataclass(frozen=True)
-class Config(Flags):
-    """Trains a model under a plan, given by flags or as --plan plan.toml. Started bare it starts the processes that the
-    plan needs on this machine; under torchrun, mpirun or srun it joins those.
-
-    Ctrl-C finishes the step, saves and leaves; once more leaves at once."""
+class ModelFlags(Flags):
+    """Which model, under which plan: what every verb that makes one is told."""
 
     model: str | None = None
     """A name that halocline models lists, or package.module:callable (the current directory counts). May be given as a
     plain word."""
     plan: str | None = None
     """A plan.toml instead of flags."""
-
-    # -- the model
 
     num_layers: int | None = None  # type: ignore[assignment]
     """AmoebaNet: number of normal cells (left out: 18)."""
@@ -53,6 +48,17 @@ class Config(Flags):
     """Transformers: tokens of a sample."""
     model_options: str | None = None
     """Further options of the model's function, e.g. base_width=32,norm=group."""
+
+
+@dataclass(frozen=True)
+class Config(ModelFlags):
+    """Trains a model under a plan, given by flags or as --plan plan.toml. Started bare it starts the processes that the
+    plan needs on this machine; under torchrun, mpirun or srun it joins those.
+
+    Ctrl-C finishes the step, saves and leaves; once more leaves at once."""
+
+    # -- the model's weights
+
     from_hf: str | None = None
     """Begin with the weights in this directory, which has Hugging Face's layout."""
     to_hf: str | None = None
