@@ -294,6 +294,27 @@ def test_bad_masks(tmp_path: Path) -> None:
     assert [Path(m).name for m in listing.masks] == ["x.png", "y.png"]
 
 
+@pytest.mark.parametrize("kind, value", [(np.int16, -1), (np.float32, 0.5), (np.float32, np.nan)])
+def test_what_is_no_class_in_a_mask_is_refused(tmp_path: Path, kind: type, value: float) -> None:
+    masks_at(tmp_path, np.zeros((20, 24), np.uint8), ".tif")
+    mask = np.zeros((20, 24), kind)
+    mask[3, 4] = value
+    tifffile.imwrite(tmp_path / "masks" / "x.tif", mask)
+    with pytest.raises(BadFile, match=f"x.tif: has class {value} at a pixel, and there are 4 classes"):
+        opened(tmp_path, task="segmentation", classes=4).read(0, "target")
+
+
+def test_hidden_folders_and_links_upwards_are_passed_over(tmp_path: Path) -> None:
+    root = classes_at(tmp_path)
+    before = len(opened(root, evaluation_fraction=0))
+    folder = next(path for path in sorted(root.iterdir()) if path.is_dir())
+    (folder / ".ipynb_checkpoints").mkdir()
+    picture(folder / ".ipynb_checkpoints" / "a.png")
+    (folder / "above").symlink_to(root)
+    (folder / "itself").symlink_to(folder)
+    assert len(opened(root, evaluation_fraction=0)) == before
+
+
 def test_a_pyramids_level_with_a_mask_of_its_size(tmp_path: Path) -> None:
     whole = RNG.integers(0, 256, (40, 48, 3), np.uint8)
     (tmp_path / "images").mkdir()

@@ -68,6 +68,14 @@ def test_sixteen_bits_are_kept(tmp_path: Path, channels: int) -> None:
     np.testing.assert_array_equal(picture.read(BOX), deep[7:50, 3:71].transpose(2, 0, 1))
 
 
+def test_black_of_a_pgm_of_sixteen_bits_is_zero(tmp_path: Path) -> None:
+    """Pillow gives its values as signed numbers, of which 0 would be mid-grey."""
+    path = tmp_path / "deep.pgm"
+    path.write_bytes(b"P5 2 1 65535\n" + np.array([0, 65535], ">u2").tobytes())
+    picture = open_picture(str(path))
+    np.testing.assert_array_equal(fractions(picture.read(((0, 1), (0, 2))), picture.white), [[[0, 1]]])
+
+
 def test_large_images_are_not_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pillow refuses images of more than 2 x MAX_IMAGE_PIXELS, which we are for; its limit stays for others."""
     path = tmp_path / "a.png"

@@ -165,6 +165,23 @@ def test_a_stack_of_planes_is_refused(tmp_path: Path) -> None:
         open_picture(str(path))
 
 
+def test_a_stack_in_one_page_is_refused(tmp_path: Path) -> None:
+    """Written without a page per plane, its first plane was taken for the whole."""
+    path = tmp_path / "stack.tif"
+    tifffile.imwrite(path, np.zeros((3, 40, 40), np.uint8), photometric="minisblack", truncate=True)
+    with pytest.raises(BadFile, match=r"stack.tif: has shape \(3, 40, 40\) and lists 1 page"):
+        open_picture(str(path))
+
+
+@pytest.mark.parametrize("colours, name", [("ycbcr", "YCbCr"), ("cielab", "CIE Lab")])
+def test_colours_that_are_not_red_green_and_blue_are_refused(tmp_path: Path, colours: str, name: str) -> None:
+    path = tmp_path / "x.tif"
+    options = {"subsampling": (1, 1)} if colours == "ycbcr" else {}
+    tifffile.imwrite(path, picture_of(np.uint8, 3), photometric=colours, compression="zlib", **options)
+    with pytest.raises(BadFile, match=f"x.tif: has {name} colours, which are not read: save it as RGB"):
+        open_picture(str(path))
+
+
 def test_alpha_is_told_from_a_fourth_band(tmp_path: Path) -> None:
     four = picture_of(np.uint8, 4)
     for name, extra, alpha in (("alpha.tif", "unassalpha", True), ("infrared.tif", "unspecified", False)):

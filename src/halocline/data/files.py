@@ -102,14 +102,17 @@ class Files:
 
     def _classes(self, path: str, values: NDArray) -> NDArray[np.int64]:
         """A mask's values as classes."""
-        classes = values.astype(np.int64)
+        with np.errstate(invalid="ignore"):  # what is no number is found below
+            classes = values.astype(np.int64)
+        wrong = classes != values
         if self.classes == 2:
             classes[classes == IGNORE] = 1
         elif self.classes <= IGNORE:
             classes[classes == IGNORE] = IGNORED
-        worst = int(classes.max(initial=0))
-        if worst >= self.classes or int(classes.min(initial=0)) < IGNORED:
-            raise BadFile(path, f"has class {worst} at a pixel, and there are {self.classes} classes, from 0 on")
+        wrong |= (classes >= self.classes) | ((classes < 0) & (classes != IGNORED))
+        if wrong.any():
+            found = values[wrong][0]
+            raise BadFile(path, f"has class {found} at a pixel, and there are {self.classes} classes, from 0 on")
         return classes
 
     @property

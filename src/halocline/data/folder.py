@@ -102,12 +102,12 @@ def _pictures(folder: Path) -> list[str]:
     """All image files below a folder, in order of their names."""
     if not folder.is_dir():
         return []
-    found = [
-        str(Path(here, name))
-        for here, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if is_picture(Path(name))
-    ]
+    found: list[str] = []
+    for here, folders, names in os.walk(folder, followlinks=True):
+        home = Path(here).resolve()
+        # Hidden ones are passed over, and so are links to a folder that they lie in: they would never end.
+        folders[:] = [f for f in folders if not f.startswith(".") and not home.is_relative_to((home / f).resolve())]
+        found += [str(Path(here, name)) for name in names if is_picture(Path(name))]
     return sorted(found)
 
 

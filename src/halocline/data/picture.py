@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from halocline.tiling.boxes import Box
 
-RASTER = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".ppm", ".pgm")
+RASTER = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".ppm", ".pgm", ".jp2")
 TIFF = (".tif", ".tiff", ".btf", ".tf2", ".tf8")
 TIFF_SLIDE = (".svs",)
 """Slides that are plain TIFF inside: read without OpenSlide where it is not installed."""

@@ -56,7 +56,8 @@ class RasterPicture:
             return _codecs(self.path).png_decode(Path(self.path).read_bytes())
         with self._opened() as image:
             plain = image if image.mode == self._mode else image.convert(self._mode)
-            return np.asarray(plain)
+            # Mode I is Pillow's for a PGM of 16 bits: signed, though the file's values are not.
+            return np.asarray(plain).astype(np.uint16) if self._mode == "I" else np.asarray(plain)
 
     def check(self, thorough: bool) -> None:
         if thorough:

@@ -6,6 +6,7 @@ Legend: a *segment* is a tile or a strip; a *plane* is a page that holds one cha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,10 @@ _CHANNEL_AXES = "SCQ"
 """Samples of a pixel, channels of OME, and an axis that the writer left unnamed."""
 _ALPHA = (1, 2)  # ExtraSamples: associated and unassociated alpha
 _PALETTE, _WHITE_IS_ZERO, _UNCOMPRESSED, _SEPARATE = 3, 0, 1, 2
+_NOT_RGB = {6: "YCbCr", 8: "CIE Lab", 9: "ICC Lab", 10: "ITU Lab", 32844: "LogL", 32845: "LogLuv"}
+"""Colours (PhotometricInterpretation) that would be taken for red, green and blue; JPEG's YCbCr is decoded to RGB."""
+_JPEG = (6, 7, 33007, 34892)
+_APERIO_YCBCR = 33003  # JPEG 2000 of YCbCr, whatever the file says beside it
 _BAND = 2048
 """Rows that a thorough check decodes at once."""
 
@@ -67,7 +72,16 @@ class TiffPicture:
         if (key.imagelength, key.imagewidth) != self.size:
             raise BadFile(self.path, f"has pages of {key.shape} for an image of {self.size}")
         self._colours = None if indices or key.photometric != _PALETTE else np.asarray(key.colormap)
+        if key.compression == _APERIO_YCBCR or (key.photometric in _NOT_RGB and key.compression not in _JPEG):
+            colours = _NOT_RGB.get(key.photometric, "YCbCr")
+            raise BadFile(
+                self.path, f"has {colours} colours, which are not read: save it as RGB (an SVS: halocline[wsi])"
+            )
         self.channels: int = 3 if self._colours is not None else key.samplesperpixel * len(self._planes)
+        if self._colours is None and self.channels != math.prod(others.values()):
+            raise BadFile(
+                self.path, f"has shape {chosen.shape} and lists {len(self._planes)} page: save it with a page per plane"
+            )
         self.alpha = len(self._planes) == 1 and bool(key.extrasamples) and key.extrasamples[-1] in _ALPHA
         bits = key.bitspersample - (key.dtype.kind == "i")
         self.white = 0.0 if key.dtype.kind == "f" else float(2**bits - 1)
