@@ -65,6 +65,8 @@ def on_threads(size: int, function: Callable[[ThreadExchanger], Any], deadline: 
 # --------------------------------------------------------------------------------------------------------- processes
 
 PATIENCE = 300
+LOADED = ["torch", "torch._dynamo", "torch.distributed.tensor", "halocline.train.start", "hypothesis", "pytest"]
+"""What one process loads, of which all others are copies: each would take seconds to load it by itself."""
 _POOLS: dict[int, list[tuple[Any, Any]]] = {}
 
 
@@ -97,7 +99,8 @@ def _serve(rank: int, size: int, store: str, pipe: Any) -> None:
 def on_processes(size: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
     """What a module-level `function` returns on each of `size` gloo processes, which are kept for the next call."""
     if size not in _POOLS:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(LOADED)
         store = tempfile.mktemp(prefix="halocline_ranks_")
         pool = []
         for rank in range(size):
