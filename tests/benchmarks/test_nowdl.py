@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from copies import program
 from halocline.cli import nowdl
 from halocline.train.planning import model_of, plan_of
 from halocline.train.progress import Reading
@@ -68,8 +69,9 @@ def test_a_command_asks_for_the_processes_of_its_document(
         assert plan.batch == 2 * times, "effective batch = replication x batch"
 
 
-def _launch(launcher: list[str], script: str, flags: str) -> str:
-    path = str(ROOT / "benchmarks" / script)
+def _launch(launcher: list[str], number: int) -> str:
+    script, model, flags, _ = COMMANDS[number]
+    path = str(ROOT / "benchmarks" / script.format(model))
     done = subprocess.run(
         [*launcher, path, *_words(f"{flags} {SMALL} {SHORT}")],
         capture_output=True,
@@ -81,29 +83,29 @@ def _launch(launcher: list[str], script: str, flags: str) -> str:
     return done.stdout
 
 
-def _torchrun(processes: int) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 11])
-def test_a_command_runs_under_torchrun(number: int) -> None:
+def test_a_command_runs(number: int, tmp_path: Path) -> None:
     script, model, flags, processes = COMMANDS[number]
-    said = _launch(_torchrun(processes), script.format(model), flags)
-    assert "Epoch: 0 images per sec:" in said
-    assert "Mean " in said and " Median " in said
-    assert f"Effective batch size: {4 if 'gems' in script else 2}" in said
+    path, words = ROOT / "benchmarks" / script.format(model), _words(f"{flags} {SMALL} {SHORT}")
+    ended = program(path, *words, processes=processes, directory=tmp_path)
+    assert ended.code == 0, ended.err[-3000:]
+    assert "Epoch: 0 images per sec:" in ended.out
+    assert "Mean " in ended.out and " Median " in ended.out
+    assert f"Effective batch size: {4 if 'gems' in script else 2}" in ended.out
+
+
+@pytest.mark.slow
+def test_a_command_runs_under_torchrun() -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    assert "Epoch: 0 images per sec:" in _launch([*launcher, str(COMMANDS[5][-1])], 5)
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs Open MPI: apt-get install openmpi-bin")
 def test_a_command_runs_under_mpirun() -> None:
-    script, model, flags, processes = COMMANDS[4]
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    said = _launch(
-        ["mpirun", "--oversubscribe", "--bind-to", "none", *root, "-np", str(processes), sys.executable],
-        script.format(model),
-        flags,
-    )
-    assert "Epoch: 0 images per sec:" in said
+    launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", *root, "-np", str(COMMANDS[9][-1]), sys.executable]
+    assert "Epoch: 0 images per sec:" in _launch(launcher, 9)
 
 
 @pytest.mark.parametrize("kind", ["", "_conv", "_with_compute_val"])
@@ -112,18 +114,12 @@ def test_a_halo_benchmark_runs_and_validates(kind: str) -> None:
     flags = "--image-size 12 --halo-len 2 --out-channels 4 --warmup 1 --iterations 2 --num-spatial-parts 2 --sizes 9,24"
     if kind == "_conv":
         flags += " --enable-val-recv-tensors --enable-val-conv --enable-val-small-conv --enable-one-w-dim-kernel --CPU"
-    done = subprocess.run(
-        [*_torchrun(2), path, *flags.split()],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "Rank:1 Time taken (ms):" in done.stdout
-    assert "Validation passed Rank:1" in done.stdout
-    assert "MiB/s" in done.stdout
-    assert kind in ("", "_conv") or "Rank:0 Sequential time taken (ms):" in done.stdout
+    ended = program(path, *flags.split(), processes=2, directory=ROOT)
+    assert ended.code == 0, ended.err[-3000:]
+    assert "Rank:1 Time taken (ms):" in ended.out
+    assert "Validation passed Rank:1" in ended.out
+    assert "MiB/s" in ended.out
+    assert kind in ("", "_conv") or "Rank:0 Sequential time taken (ms):" in ended.out
 
 
 def test_a_wrong_flag_is_answered_with_the_nearest() -> None:
@@ -142,3 +138,13 @@ def test_verbose_tells_the_time_of_every_step(capsys: pytest.CaptureFixture[str]
         said = capsys.readouterr().out
         assert len(said.splitlines()) == lines and said.count("Epoch: 0 images per sec:8.0") == 2
         assert ("step 2/2  loss 1.5  8 images/s  1.00 GiB  0:00 left  0.500 s" in said) == verbose
+
+
+def test_only_an_evaluation_is_a_line_of_now_dl(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = nowdl.Lines(0)
+    shown.say("2 bad files are left out: a.png, b.png")
+    shown.show(Reading(1, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
+    shown.say("step 1: evaluation  loss 2  accuracy 50.0%")
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "2 bad files are left out: a.png, b.png"
+    assert said[-1] == "Epoch: 0 Global loss: 1.5 step 1: evaluation  loss 2  accuracy 50.0%"

@@ -58,7 +58,7 @@ def test_a_layer_that_returns_no_tensor_elsewhere() -> None:
 @pytest.mark.parametrize("text", [check.TWO, check.GEMS], ids=["1f1b", "gems"])
 def test_a_nan_loss_stops_every_rank_and_says_where(text: str) -> None:
     for message, losses, unchanged in on_processes(2, check.nan, text, "stop", 0):
-        assert message.startswith("NotFinite: the loss of step 1 is "), message
+        assert message.startswith("NotFinite: the loss of step 2 is "), message
         assert "microbatch 1, stage 0: it began in layer 0; lower the learning rate" in message
         assert len(losses) == 1 and unchanged
 

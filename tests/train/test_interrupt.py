@@ -10,13 +10,16 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 from halocline.runtime.world import World
 from halocline.train import Config, Trainer
 from halocline.train.checkpoint import complete
-from halocline.train.interrupt import Interrupt
+from halocline.train.interrupt import EXIT_CODE, Interrupt
 from halocline.train.metrics import read
+from halocline.train.start import _report
+from halocline.train.trainer import Outcome
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -112,3 +115,14 @@ def test_once_more_ends_a_process_that_hangs_in_torch(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_what_is_not_saved_is_not_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --save-every 0, as in now-dl's scripts, there is nothing to go on from, or only what came before."""
+    for checkpoint, saved in (
+        ("run/checkpoints/step-000003", True),
+        ("", False),
+        ("run/checkpoints/step-000001", False),
+    ):
+        assert _report(Outcome(3, 1.0, {}, "run", checkpoint, interrupted=True), speaks=True) == EXIT_CODE
+        assert ("--resume run" in capsys.readouterr().err) == saved

@@ -64,6 +64,16 @@ def test_resuming() -> None:
         beginning(Config(resume="nowhere"))
 
 
+def test_a_run_that_goes_on_elsewhere_does_not_write_over_another() -> None:
+    """It mixed its metrics with the other's and deleted the other's later checkpoints."""
+    made("first")
+    made("second", checkpoint=9)
+    for source in ("first", "first/checkpoints/step-000005"):
+        with pytest.raises(ValueError, match=r"second already holds a run.*choose another --run-dir"):
+            beginning(Config(resume=source, run_dir="second"))
+        assert beginning(Config(resume=source, run_dir="./first")).directory == "./first"
+
+
 def test_no_run_to_resume() -> None:
     with pytest.raises(ValueError, match="no run under runs/"):
         newest_run(Path("runs"))
@@ -100,6 +110,13 @@ def test_metrics_are_there_as_soon_as_they_are_written_and_end_where_a_run_goes_
     with Metrics(path, after=2) as metrics:
         metrics.write("step", 3, loss=0.25)
     assert [(e["step"], e["loss"]) for e in read(path)] == [(1, 1.0), (2, 0.5), (3, 0.25)]
+
+
+def test_metrics_are_json_where_a_loss_is_not_finite() -> None:
+    path = Path("run/metrics.jsonl")
+    with Metrics(path) as metrics:
+        metrics.write("step", 1, loss=float("nan"), lr=float("inf"))
+    assert read(path) == [{"kind": "step", "step": 1, "loss": None, "lr": None}]
 
 
 def test_tensorboard() -> None:

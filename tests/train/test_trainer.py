@@ -68,6 +68,13 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     assert step["step"] == 1 and step["samples"] == 4 and step["images_per_second"] > 0 and step["memory"] > 1 << 20
 
 
+def test_a_run_that_died_before_its_first_checkpoint_starts_its_metrics_anew(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "step": 1, "loss": 7.0}\n{"kind": "st')
+    _, entries = run(tmp_path, steps=2, resume="latest", evaluation_fraction=0.0)
+    assert steps(entries, "step") == [1, 2] and steps(entries)[0] != 7.0
+
+
 def test_accumulating_is_a_larger_batch(tmp_path: Path) -> None:
     """Two batches of two microbatches summed up are one batch of four: same losses, same weights."""
     a, accumulated = run(
@@ -131,7 +138,7 @@ def test_a_batch_that_the_data_cannot_fill_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(tmp_path: Path) -> None:
-    with pytest.raises(NotFinite, match="step 1"):
+    with pytest.raises(NotFinite, match="the loss of step 2"):  # as metrics count them
         run(tmp_path / "run", steps=9, lr=1e30, save_every=1)
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000001"]
 

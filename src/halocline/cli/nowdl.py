@@ -91,8 +91,10 @@ class Lines(Silent):
             print(reading.line(timed=True), flush=True)
 
     def say(self, text: str) -> None:
-        if not self.rank:
-            print(f"Epoch: {self.epoch} Global loss: {statistics.fmean(self.losses or [0.0])} {text}", flush=True)
+        if self.rank:
+            return
+        loss = f"Epoch: {self.epoch} Global loss: {statistics.fmean(self.losses)} " if ": evaluation" in text else ""
+        print(loss + text, flush=True)
 
     def close(self) -> None:
         if not self.rank and self.speeds:

@@ -125,4 +125,4 @@ def origin(engine: Engine, work: StepWork, parts: Tensor) -> NotFinite:
         layer_number, after = divmod(places[0], 2)
         name = names[layer_number] if after else ""
         stage = next(s for s, p in enumerate(engine.plan.stages) if p.layers[0] <= layer_number < p.layers[1])
-    return NotFinite(story(work.number, float(parts.sum()), stage, number, name))
+    return NotFinite(story(work.number + 1, float(parts.sum()), stage, number, name))

@@ -67,7 +67,7 @@ class Interrupt:
             if not self.asked:
                 self.asked, first = True, now
                 if signal.SIGINT in heard:  # somebody looks on
-                    self.say("interrupted: this step is finished and saved; once more to stop at once")
+                    self.say("interrupted: leaving after this step; once more to stop at once")
             elif now - first > _ONE:
                 _leave()
         os.close(hear)

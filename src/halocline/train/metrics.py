@@ -5,6 +5,7 @@ asked for. Knows numbers and files; nothing of where the numbers come from.
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from pathlib import Path
@@ -26,7 +27,7 @@ class Metrics:
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """`kind` is step or evaluation."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._file.write(json.dumps({"kind": kind, "step": step, **{n: _told(v) for n, v in values.items()}}) + "\n")
         self._file.flush()
         if self._board is not None:
             for name, value in values.items():
@@ -43,6 +44,11 @@ class Metrics:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _told(value: Any) -> Any:
+    """JSON knows no NaN and no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read(path: Path) -> list[dict[str, Any]]:

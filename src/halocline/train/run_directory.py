@@ -81,10 +81,7 @@ def beginning(config: Config, now: float | None = None) -> Beginning:
     """From --run-dir and --resume. Only rank 0 asks, and tells the others."""
     if config.resume is None:
         run = RunDirectory(Path(config.run_dir) if config.run_dir is not None else _new(config, now))
-        if run.metrics.exists() or run.checkpoints.exists():
-            raise ValueError(
-                f"{run.path} already holds a run: go on with it by --resume {LATEST}, or choose another --run-dir"
-            )
+        _require_free(run)
         return Beginning(str(run.path))
     source = Path(config.resume)
     if config.resume == LATEST:
@@ -93,13 +90,29 @@ def beginning(config: Config, now: float | None = None) -> Beginning:
     if (source / MANIFEST).is_file():
         home = source.resolve().parent
         own = home.parent if home.name == "checkpoints" else _new(config, now)
-        return Beginning(config.run_dir or str(own), checkpoint=str(source))
+        return Beginning(_elsewhere(config.run_dir, own), checkpoint=str(source))
     if RunDirectory(source).checkpoints.is_dir():
-        return Beginning(config.run_dir or str(source), newest_of=str(RunDirectory(source).checkpoints))
+        return Beginning(_elsewhere(config.run_dir, source), newest_of=str(RunDirectory(source).checkpoints))
     raise ValueError(
         f"--resume {config.resume} is neither a run's directory nor a checkpoint's: give {LATEST}, runs/NAME, or "
         f"runs/NAME/checkpoints/step-NNNNNN"
     )
+
+
+def _elsewhere(directory: str | None, own: Path) -> str:
+    """Where a run that goes on writes: into its own directory, or into another that holds no run."""
+    if directory is None:
+        return str(own)
+    if Path(directory).resolve() != own.resolve():
+        _require_free(RunDirectory(Path(directory)))
+    return directory
+
+
+def _require_free(run: RunDirectory) -> None:
+    if run.metrics.exists() or run.checkpoints.exists():
+        raise ValueError(
+            f"{run.path} already holds a run: go on with it by --resume {LATEST}, or choose another --run-dir"
+        )
 
 
 def resolved(config: Config) -> tuple[Config, Plan | None]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 import torch
@@ -27,6 +28,7 @@ from halocline.runtime.launch import RankFailed, join, run_local
 from halocline.runtime.lost import PeerLost
 from halocline.runtime.nodes import Nodes
 from halocline.runtime.shortage import OutOfMemory
+from halocline.train.checkpoint import name_of
 from halocline.train.config import Config
 from halocline.train.interrupt import EXIT_CODE, SIGNALS, deaf
 from halocline.train.planning import model_of, named, plan_of
@@ -128,10 +130,10 @@ def _report(end: Outcome | Failure, speaks: bool) -> int:
     if not speaks:
         return EXIT_CODE if end.interrupted else 0
     if end.interrupted:
-        print(
-            f"interrupted after step {end.step}, which is saved: go on with halocline train --resume {end.directory}",
-            file=sys.stderr,
-        )
+        saved = f"which is saved: go on with halocline train --resume {end.directory}"
+        if Path(end.checkpoint).name != name_of(end.step):
+            saved = "which is not saved (--save-every 0)"
+        print(f"interrupted after step {end.step}, {saved}", file=sys.stderr)
         return EXIT_CODE
     words = [f"{end.step} steps", f"loss {end.loss:.4g}", *score_words(end.scores)]
     print(f"done: {', '.join(words)}{f'; {end.checkpoint}' if end.checkpoint else ''}")

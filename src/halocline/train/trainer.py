@@ -105,7 +105,7 @@ class Trainer:
         """Of the last step."""
         self.scores: dict[str, float] = {}
         self.saved = ""
-        self._resumed = self._resume(begin)
+        self._resume(begin)
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Trainer:
         if self.world.rank == 0:
             checkpoints.prune(root, self.config.keep, self.engine.steps)
 
-    def _resume(self, begin: Beginning) -> bool:
+    def _resume(self, begin: Beginning) -> None:
         """Go on from a checkpoint, if one is asked for and there is one."""
         found = None
         if begin.checkpoint is not None:
@@ -207,7 +207,7 @@ class Trainer:
             if self.config.from_hf is not None:
                 source = self.config.from_hf
                 restore_weights(self.engine, lambda names: hf.load(source, self.model, names), source)
-            return False
+            return
         restore(self.engine, found)
         self.batches.sampler.load(found.manifest.state["sampler"])
         self.scores, self.loss = dict(found.manifest.state["scores"]), float(found.manifest.state["loss"])
@@ -215,7 +215,6 @@ class Trainer:
         self.progress.say(f"going on from {found.path}")
         if self.engine.steps >= self.total:
             self.progress.say(f"all {self.total} steps were taken already: ask for more by --steps or --epochs")
-        return True
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -269,7 +268,7 @@ class Trainer:
             return nullcontext()
         self.directory.describe(self.plan, self.config)
         board = self.directory.tensorboard if self.config.tensorboard else None
-        return Metrics(self.directory.metrics, after=self.engine.steps if self._resumed else None, tensorboard=board)
+        return Metrics(self.directory.metrics, after=self.engine.steps, tensorboard=board)
 
     def _data(self) -> tuple[Dataset, Dataset | None]:
         """What --app and the settings beside it name. Rank 0 looks for bad files and tells the others."""
