@@ -175,7 +175,10 @@ def unpack(
     for part in parts:
         dtype = crossings[part.index].torch_dtype
         stop = start + prod(shape(part.box)) * dtype.itemsize
-        values = message[start:stop].view(dtype).view(shape(part.box))
+        part_of_it = message[start:stop]
+        if start % dtype.itemsize:  # behind masks or other small numbers: no view may begin there
+            part_of_it = part_of_it.clone()
+        values = part_of_it.view(dtype).view(shape(part.box))
         place = tensors[part.index][slices(part.box, origins[part.index])]
         if add:
             place.add_(values)
