@@ -22,6 +22,12 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert Plan.load(tmp_path / "plan.toml") == plan
 
 
+def test_a_plan_that_an_editor_marked_is_read(tmp_path: Path) -> None:
+    plan = Plan.uniform(2, microbatches=2)
+    (tmp_path / "plan.toml").write_bytes(b"\xef\xbb\xbf" + plan.to_toml().replace("\n", "\r\n").encode())
+    assert Plan.load(tmp_path / "plan.toml") == plan
+
+
 def test_load_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_text("microbatches = 4\n")

@@ -68,6 +68,11 @@ def test_capped_stays_under_its_cap(shape: str, cap: int) -> None:
         assert most <= cap
 
 
+def test_a_cap_of_exactly_one_microbatch_holds_it_whatever_its_rounding() -> None:
+    weights = [2.9, 0.6, 0.8]  # 2.9 - 0.8 + 0.8 is below 2.9
+    generate(Plan.uniform(3, schedule="capped", microbatches=4, pipes=2, cap=2.9), weights=weights)
+
+
 def test_a_cap_below_one_microbatch_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cap = 10 does not hold one microbatch of the largest stage \(12\)"):
         generate(Plan.uniform(2, schedule="capped", cap=10, microbatches=2), weights=[12, 3])

@@ -117,6 +117,12 @@ def test_waits_add_up_to_idle_time() -> None:
     assert sum(e.wait for e in last if e.instruction.kind in (FORWARD, BACKWARD)) == 3
 
 
+def test_a_rank_that_never_waits_has_no_bubble() -> None:
+    for ranks in range(2, 9):  # whose mean is rounded up or down
+        result = simulate(generate(Plan((Stage((0, 1), lanes=ranks),), microbatches=3)), Costs(0.1, 0.2))
+        assert 0 <= result.bubble < 1e-12
+
+
 def test_64_ranks_times_512_microbatches_take_seconds() -> None:
     started = time.process_time()  # this process's own: what else the machine does is not the simulator's fault
     schedule = generate(Plan.uniform(64, microbatches=512))

@@ -43,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _answer(words: list[str]) -> int:
-    if words == ["--version"]:
+    if words[:1] == ["--version"]:
         from halocline import __version__
 
         print(f"halocline {__version__}")
@@ -61,5 +61,8 @@ def _answer(words: list[str]) -> int:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         fix = next((text for kind, text in _FIXES.items() if isinstance(error, kind)), "give another path")
+        folder = os.path.dirname(os.fspath(error.filename))
+        if isinstance(error, FileNotFoundError) and folder and not os.path.isdir(folder):
+            fix = f"make the directory {folder} first"
         return f"{error.filename}: {(error.strerror or 'cannot be used').lower()}: {fix}"
     return " ".join(str(error).split())

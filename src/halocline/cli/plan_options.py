@@ -4,6 +4,7 @@ whole plan from a file.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from halocline.plan.require import require_degree
 
 _MOST_WORK = 4_000_000
 """Stages x microbatches: beyond it a schedule fills the memory before anyone could read it."""
+
+_LONG_WORK = 100_000
+"""Stages x microbatches: beyond it, it takes a minute or more."""
+_OWN_NAMES = {"num_spatial_parts": "tiles", "spatial_size": "tiled stages", "local_DP": "lanes", "tp": "tensor"}
+"""What now-dl's and Merak's flags are called here, for their errors."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ def plan_from_options(options: PlanOptions) -> Plan:
     else:
         plan = _plan_in_words(options)
     _require_work(len(plan.stages), plan.microbatches)
+    _tell_long_work(plan)
     return plan
 
 
@@ -85,12 +92,18 @@ def _plan_in_words(options: PlanOptions) -> Plan:
     }
     if options.tiles is not None:
         fields["spatial_size"] = len(options.tiles.split(","))
-    return Plan.from_flags(
-        schedule=options.schedule or "1f1b",
-        split_size=stages,
-        microbatches=microbatches,
-        **{name: value for name, value in fields.items() if value is not None},
-    )
+    try:
+        return Plan.from_flags(
+            schedule=options.schedule or "1f1b",
+            split_size=stages,
+            microbatches=microbatches,
+            **{name: value for name, value in fields.items() if value is not None},
+        )
+    except ValueError as error:
+        said = str(error)
+        for flag, option in _OWN_NAMES.items():
+            said = said.replace(f"{flag} = ", f"{option} = ")
+        raise ValueError(said) from error
 
 
 def _require_agreement(options: PlanOptions, plan: Plan) -> None:
@@ -124,4 +137,14 @@ def _require_work(stages: int, microbatches: int) -> None:
         raise ValueError(
             f"{stages} stages x {microbatches} microbatches = {stages * microbatches} is more than {_MOST_WORK}: "
             f"use fewer microbatches, a schedule repeats itself"
+        )
+
+
+def _tell_long_work(plan: Plan) -> None:
+    stages, microbatches = len(plan.stages), plan.microbatches
+    if stages * microbatches > _LONG_WORK:
+        print(
+            f"halocline: {stages} stages x {microbatches} microbatches takes a minute or more; a schedule repeats "
+            f"itself, so fewer microbatches tell the same",
+            file=sys.stderr,
         )

@@ -35,7 +35,7 @@ def run(options: Options) -> int:
     if not options.file:
         raise ValueError("no file to check: write halocline schedule check FILE")
     try:
-        text = Path(options.file).read_text(encoding="utf-8")
+        text = Path(options.file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{options.file} is not text (byte {error.start}): give what schedule show wrote") from error
     try:

@@ -80,7 +80,8 @@ def find(words: Sequence[str]) -> tuple[Verb | None, list[str]]:
             return None, []
         names = [verb.name for verb in VERBS if verb.name.split()[0] == first]
         raise ValueError(f"{' '.join([first, second]).strip()!r} is not a verb: write {' or '.join(names)}")
-    near = difflib.get_close_matches(first, [verb.name for verb in VERBS], n=1, cutoff=0.5)
+    known = ["--help", "--version"] if first.startswith("-") else [verb.name for verb in VERBS]
+    near = difflib.get_close_matches(first, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(verb.name for verb in VERBS)}"
     raise ValueError(f"{first!r} is not a verb: {hint}")
 

@@ -139,7 +139,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors put a mark before the text
         try:
             return cls.from_toml(text)
         except ValueError as error:

@@ -46,10 +46,10 @@ def read_words(cls: type[T], words: Sequence[str], *, positional: Sequence[str] 
         values[name] = _convert(flag, text, kinds[name])
     if plain:
         if len(plain) != len(positional):
-            raise ValueError(
-                f"{len(plain)} words belong to no flag ({' '.join(plain)}): give 0, or the {len(positional)} words "
-                f"{' '.join(name.upper() for name in positional)}"
-            )
+            fix = "leave them out"
+            if positional:
+                fix = f"give 0, or the {len(positional)} words {' '.join(name.upper() for name in positional)}"
+            raise ValueError(f"{len(plain)} words belong to no flag ({' '.join(plain)}): {fix}")
         for name, text in zip(positional, plain):
             values.setdefault(name, _convert(name, text, kinds[name]))
     return cls(**values)

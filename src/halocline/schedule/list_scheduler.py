@@ -120,8 +120,8 @@ class _Bank:
         self.stages = len(plan.stages)
         self.weights = weights
         self.teams = [[layout.team(pipe, stage) for stage in range(self.stages)] for pipe in range(plan.pipes)]
-        self.cap = cap
-        self.free = [float(cap) for _ in ranks]
+        self.cap = cap * (1 + 1e-9)  # weights added and taken away again leave their rounding
+        self.free = [self.cap for _ in ranks]
         self.descending = [[0.0 for _ in ranks] for _ in range(plan.pipes)]
         """What the microbatches on their way down hold, per pipe and rank."""
         self.front: list[deque[list[int]]] = [deque() for _ in range(plan.pipes)]

@@ -55,7 +55,8 @@ class Simulation:
     @property
     def bubble(self) -> float:
         """The share of the makespan in which the average rank does not compute."""
-        return 1 - sum(self.busy) / len(self.busy) / self.makespan if self.makespan else 0.0
+        # Rounding may make ranks that never wait a little busier than the makespan is long.
+        return max(0.0, 1 - sum(self.busy) / len(self.busy) / self.makespan) if self.makespan else 0.0
 
 
 def simulate(schedule: Schedule, costs: Costs | None = None, *, events: bool = False) -> Simulation:
