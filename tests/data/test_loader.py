@@ -14,6 +14,7 @@ import tifffile
 import torch
 
 from halocline.data import BadFile, Dataset, Loader, Sampler, Step, open_dataset, parse_augment
+from halocline.data.loader import lost_worker
 from halocline.tiling.boxes import Box, shape
 
 
@@ -198,3 +199,10 @@ def test_mistakes() -> None:
         Loader(data, Sampler(22, 4), lambda n: Wanted([[], []], [[]])).next()
     with pytest.raises(ValueError, match=r"does not fit targets of shape \(\) per sample"):
         Loader(data, Sampler(22, 4), lambda n: Wanted([[]], [[((0, 2), (0, 4))]])).next()
+
+
+def test_a_worker_that_is_gone_is_told_with_a_fix() -> None:
+    """It was pages of torch's."""
+    said = lost_worker(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "))
+    assert said is not None and "(worker (pid 7) is killed by signal: Killed): " in said and "--num-workers" in said
+    assert lost_worker(RuntimeError("something else")) is lost_worker(ValueError("DataLoader worker")) is None

@@ -205,6 +205,14 @@ class _Fetcher(torch.utils.data.Dataset["Step | Exception"]):
         return torch.stack(read)
 
 
+def lost_worker(error: Exception) -> str | None:
+    """What to say of an error that torch raises, wherever the process is, when one of its workers has gone."""
+    if not (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
+        return None
+    why = str(error).strip().rstrip(".").removeprefix("DataLoader ")
+    return f"a process that reads data is gone ({why}): it may have run out of (shared) memory; use fewer --num-workers"
+
+
 def _as_is(step: Any) -> Any:
     return step
 

@@ -21,6 +21,7 @@ from types import FrameType
 
 import torch
 
+from halocline.data.loader import lost_worker
 from halocline.plan.plan import Plan
 from halocline.runtime.environment import detect
 from halocline.runtime.finite import NotFinite
@@ -109,9 +110,10 @@ def _rank(config: Config, plan: str, shown: Show) -> Outcome | Failure:
         world = join(None if config.device == "auto" else config.device, deadline=config.deadline)
         return Trainer(config, plan=Plan.from_toml(plan), world=world, shown=shown(world.rank)).fit()
     except Exception as error:
-        if not isinstance(error, TOLD):
+        story = str(error) if isinstance(error, TOLD) else lost_worker(error)
+        if story is None:
             traceback.print_exc()
-        story = str(error) if isinstance(error, TOLD) else f"{type(error).__name__}: {error}"
+            story = f"{type(error).__name__}: {error}"
         if world is not None and world.size > 1 and not isinstance(error, ValueError):
             story = f"rank {world.rank}: {story}"
         code = 2 if isinstance(error, (ValueError, OSError)) else 1
