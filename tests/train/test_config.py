@@ -33,6 +33,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"evaluation_fraction": 1.5}, "evaluation_fraction", "less than 1"),
     ({"final_lr": 2.0}, "final_lr", "share"),
     ({"warmup": -3}, "warmup", "use 0"),
+    ({"seed": 2**64}, "seed", "a smaller number"),
     ({"weight_decay": -0.1}, "weight_decay", "use 0"),
     ({"epochs": 2, "steps": 9}, "epochs = 2 and steps = 9", "one of them"),
 ]

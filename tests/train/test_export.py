@@ -80,6 +80,7 @@ def test_another_dtype_and_a_certain_checkpoint(tmp_path: Path) -> None:
         (["run", "--out", "a", "--to-hf", "b"], "both --out and --to-hf"),
         (["nowhere", "--out", "a"], "nowhere holds no complete checkpoint"),
         (["run", "--out", "a", "--dtype", "int8"], "dtype = int8 is not known"),
+        (["run", "--out", "run"], "run is a directory: name a file in it"),
     ],
 )
 def test_mistakes(

@@ -90,6 +90,15 @@ def test_a_run_goes_on_with_what_it_was_started_with() -> None:
     assert (config.lr, plan) == (0.1, None)  # with MODEL, the command line says everything
 
 
+def test_when_a_run_that_goes_on_ends_may_be_said_otherwise() -> None:
+    """--epochs beside the saved --steps was refused, though only one of them was said."""
+    made("runs/old", Config(model="small-cnn", steps=4))
+    for flag in ("epochs", "num_epochs"):
+        config, _ = resolved(Config(resume="runs/old", **{flag: 3}))  # type: ignore[arg-type]
+        assert (getattr(config, flag), config.steps) == (3, None)
+    assert resolved(Config(resume="runs/old", lr=0.2))[0].steps == 4
+
+
 def test_settings_and_versions_are_kept() -> None:
     run = made("there")
     kept = json.loads(run.config.read_text())

@@ -205,6 +205,8 @@ class Config(ModelFlags):
         for name in ("momentum", "beta2", "evaluation_fraction"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)} is not in [0, 1): use 0 or more, but less than 1")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed = {self.seed} does not fit 64 bits: use a smaller number")
         if not 0 <= self.final_lr <= 1:
             raise ValueError(f"final_lr = {self.final_lr} is not in [0, 1]: it is a share of lr")
 

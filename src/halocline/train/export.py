@@ -35,6 +35,8 @@ def export(source: str, out: str, dtype: str | None = None) -> str:
         headings.append(Heading(name, places[kept].shape, kind))
     headings.sort(key=order)
     target = Path(out)
+    if target.is_dir():
+        raise ValueError(f"{out} is a directory: name a file in it, e.g. {target / 'weights.safetensors'}")
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     write(partial, headings, (checkpoint.tensor(h.name) for h in headings), {"format": "pt"})

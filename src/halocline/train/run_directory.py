@@ -22,6 +22,8 @@ from halocline.train.config import LATEST, PLAN_FLAGS, Config
 from halocline.train.manifest import NAME as MANIFEST
 
 RUNS = Path("runs")
+_ENDS = {"steps", "epochs", "num_epochs"}
+"""Settings that say when a run ends: what is said now takes the place of all of them."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ def resolved(config: Config) -> tuple[Config, Plan | None]:
     known = {field.name: field.default for field in fields(Config)}
     said = {name: getattr(config, name) for name, default in known.items() if getattr(config, name) != default}
     kept = {name: value for name, value in saved.items() if name in known and name not in ("resume", "run_dir")}
+    if said.keys() & _ENDS:
+        kept = {name: value for name, value in kept.items() if name not in _ENDS}
     plan = Plan.load(run.plan)
     if said.keys() & {*PLAN_FLAGS, "plan"} - {"batch_size", "image_size"}:
         # Another plan, said anew: nothing of the old one's flags, but its images and as many samples a step.
