@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from copies import Ended, typed
 from halocline.cli import main
 
 USER_MODEL = """
@@ -30,25 +27,29 @@ def rolled():
 """
 
 
-def verify(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """In a directory of the user's, as a command."""
+COMMANDS = {
+    "gems": "small-cnn --split-size 2 --num-spatial-parts 2 --times 2 --image-size 21,18 --json",
+    "plan": "my_model:dense --plan p.toml --batch-size 5 --dtype float32",
+    "refused": "my_model:rolled --split-size 1 --num-spatial-parts 2",
+}
+
+
+@pytest.fixture(scope="module")
+def verified(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """What each command said in a directory of the user's."""
+    directory = tmp_path_factory.mktemp("verified")
     (directory / "my_model.py").write_text(USER_MODEL)
-    code = "import sys; from halocline.cli import main; sys.exit(main())"
-    return subprocess.run(
-        [sys.executable, "-c", code, "verify", *words],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    lines = ["plan show --split-size 2 --parts 2 --layers 4 --out p.toml"]
+    lines += [f"verify {words}" for words in COMMANDS.values()]
+    _, *ended = typed([f"halocline {line}" for line in lines], directory)
+    return dict(zip(COMMANDS, ended, strict=True))
 
 
-def test_a_tiled_gems_plan_is_exact(tmp_path: Path) -> None:
-    flags = "--split-size 2 --num-spatial-parts 2 --times 2 --image-size 21,18 --json"
-    done = verify(tmp_path, "small-cnn", *flags.split())
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
+@pytest.mark.slow
+def test_a_tiled_gems_plan_is_exact(verified: dict[str, Ended]) -> None:
+    done = verified["gems"]
+    assert done.code == 0, done.err
+    facts = json.loads(done.out)
     assert facts["exact"] is True
     assert facts["processes"] == 3
     assert 0 < facts["worst"] <= 1e-10
@@ -57,22 +58,20 @@ def test_a_tiled_gems_plan_is_exact(tmp_path: Path) -> None:
     assert "0.1.running_mean" in facts["buffers"]
 
 
-def test_a_users_own_model_by_a_plan_file(tmp_path: Path) -> None:
-    assert (
-        main(["plan", "show", "--split-size", "2", "--parts", "2", "--layers", "4", "--out", str(tmp_path / "p.toml")])
-        == 0
-    )
-    done = verify(tmp_path, "my_model:dense", "--plan", "p.toml", "--batch-size", "5", "--dtype", "float32")
-    assert done.returncode == 0, done.stderr
-    assert "exact: my_model:dense under 1f1b on 2 processes" in done.stdout
-    assert "gradient" in done.stdout and "buffer" in done.stdout
+@pytest.mark.slow
+def test_a_users_own_model_by_a_plan_file(verified: dict[str, Ended]) -> None:
+    done = verified["plan"]
+    assert done.code == 0, done.err
+    assert "exact: my_model:dense under 1f1b on 2 processes" in done.out
+    assert "gradient" in done.out and "buffer" in done.out
 
 
-def test_what_cannot_be_exact_is_refused_in_one_line(tmp_path: Path) -> None:
-    done = verify(tmp_path, "my_model:rolled", "--split-size", "1", "--num-spatial-parts", "2")
-    assert done.returncode == 2
-    assert "cumsum" in done.stderr
-    assert done.stderr.strip().count("\n") == 0, done.stderr
+@pytest.mark.slow
+def test_what_cannot_be_exact_is_refused_in_one_line(verified: dict[str, Ended]) -> None:
+    done = verified["refused"]
+    assert done.code == 2
+    assert "cumsum" in done.err
+    assert done.err.strip().count("\n") == 0, done.err
 
 
 @pytest.mark.parametrize(

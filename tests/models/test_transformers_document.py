@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from copies import typed
 from halocline.models.model import make, tie
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "transformers.md"
@@ -44,11 +43,10 @@ def test_it_equals_the_whole_model(example: Path) -> None:
         assert torch.allclose(net(words), peer(words).logits, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_its_command_finds_no_difference(example: Path) -> None:
     line = re.search(r"`halocline (verify my_gpt2:gpt2 [^`]*)`", DOCUMENT.read_text(encoding="utf-8"))
     assert line
-    arguments = [*line[1].split(), "--steps", "1"]
-    code = f"import sys; from halocline.cli import main; sys.exit(main({arguments!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=example, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "exact" in done.stdout
+    (ended,) = typed([f"halocline {line[1]} --steps 1"], example)
+    assert ended.code == 0, ended.err
+    assert "exact" in ended.out

@@ -1,13 +1,8 @@
 """Teaches hypothesis to draw plans of every schedule, so that a test can say `st.from_type(Plan)`."""
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from halocline.plan import SCHEDULES, Plan, Stage
-
-# A loaded machine is not a failure.
-settings.register_profile("plan", deadline=None)
-settings.load_profile("plan")
 
 small = st.integers(1, 3)
 

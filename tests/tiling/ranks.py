@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import copy
 import importlib.util
-import multiprocessing
 import sys
 import tempfile
 import threading
@@ -29,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from copies import CONTEXT
 from halocline import tiling
 from halocline.tiling import cutting
 from halocline.tiling.exchanger import ThreadExchanger
@@ -37,7 +37,7 @@ from halocline.tiling.spec import TileSpec
 # ---------------------------------------------------------------------------------------------------------- threads
 
 
-def on_threads(size: int, function: Callable[[ThreadExchanger], Any], deadline: float = 30.0) -> list[Any]:
+def on_threads(size: int, function: Callable[[ThreadExchanger], Any], deadline: float = 300.0) -> list[Any]:
     """What `function(exchanger)` returns on each of `size` ranks; the first error of any rank is raised here."""
     exchangers = ThreadExchanger.connect(size, deadline)
     results: list[Any] = [None] * size
@@ -65,8 +65,6 @@ def on_threads(size: int, function: Callable[[ThreadExchanger], Any], deadline: 
 # --------------------------------------------------------------------------------------------------------- processes
 
 PATIENCE = 300
-LOADED = ["torch", "torch._dynamo", "torch.distributed.tensor", "halocline.train.start", "hypothesis", "pytest"]
-"""What one process loads, of which all others are copies: each would take seconds to load it by itself."""
 _POOLS: dict[int, list[tuple[Any, Any]]] = {}
 
 
@@ -99,13 +97,11 @@ def _serve(rank: int, size: int, store: str, pipe: Any) -> None:
 def on_processes(size: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
     """What a module-level `function` returns on each of `size` gloo processes, which are kept for the next call."""
     if size not in _POOLS:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(LOADED)
         store = tempfile.mktemp(prefix="halocline_ranks_")
         pool = []
         for rank in range(size):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, store, theirs), daemon=True)
+            ours, theirs = CONTEXT.Pipe()
+            process = CONTEXT.Process(target=_serve, args=(rank, size, store, theirs), daemon=True)
             process.start()
             pool.append((process, ours))
         _POOLS[size] = pool

@@ -1,0 +1,31 @@
+"""What holds for all tests: examples are the same on every run, a busy machine is no failure, long tests come first."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+settings.register_profile(
+    "halocline",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("halocline")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # What a garbage collector finds belongs to some test before: it is shown, but fails none that comes later.
+    for category in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
+        config.addinivalue_line("filterwarnings", f"default::{category}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # At the end of a run, no worker waits long for another.
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

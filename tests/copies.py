@@ -1,0 +1,140 @@
+"""Processes that are copies of one which has loaded torch: like those that a user or torchrun starts, but for the
+seconds that each would take to load it by itself.
+
+    ended = program("examples/demo.py", directory=tmp_path)           # python examples/demo.py
+    ended = program("tiles.py", "-v", processes=4, directory=here)    # torchrun --nproc-per-node 4 tiles.py -v
+    for ended in typed(["halocline plan show", "halocline verify small-cnn"], tmp_path): ...
+
+What the launchers themselves do is tried in tests/runtime/test_launch.py.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch.distributed as dist
+
+LOADED = ["torch", "torch._dynamo", "torch.distributed.tensor", "halocline.train.start", "hypothesis", "pytest"]
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(LOADED)
+PATIENCE = 900
+"""Seconds, for a machine that is busy with other things."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a program left behind; of several processes the worst exit code and what all said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def program(path: Path | str, *words: str, directory: Path, processes: int = 0) -> Ended:
+    """Run a Python file to its end: alone, or as many `processes` with what torchrun tells each of them."""
+    if not processes:
+        return _ended([(_run, str(path), words, {})], directory)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    told = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+    ranks = [{**told, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    return _ended([(_run, str(path), words, environment) for environment in ranks], directory)
+
+
+def typed(lines: Sequence[str], directory: Path) -> list[Ended]:
+    """Commands of halocline, one after the other in one process; a comment ends a line."""
+    with TemporaryDirectory() as logs:
+        stems = [f"{logs}/{number}" for number in range(len(lines))]
+        whole = _ended([(_type, lines, stems)], directory)
+        done = [stem for stem in stems if Path(f"{stem}.code").exists()]
+        assert len(done) == len(lines), f"{lines[len(done)]}\n{_read(stems[len(done)], 'err')}{whole.err}"
+        return [Ended(int(_read(stem, "code")), _read(stem, "out"), _read(stem, "err")) for stem in stems]
+
+
+def _ended(tasks: Sequence[tuple[Any, ...]], directory: Path) -> Ended:
+    with TemporaryDirectory() as logs:
+        stem = f"{logs}/said"
+        started = [
+            CONTEXT.Process(target=_child, args=(stem, str(directory), dict(os.environ), *task)) for task in tasks
+        ]
+        end = time.monotonic() + PATIENCE
+        try:
+            for process in started:
+                process.start()
+            for process in started:
+                process.join(max(0.0, end - time.monotonic()))
+        finally:
+            late = [process for process in started if process.exitcode is None and process.pid is not None]
+            for process in late:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.join()
+        codes = [process.exitcode or 0 for process in started]
+        ended = Ended(max(codes, key=abs), _read(stem, "out"), _read(stem, "err"))
+        assert not late, f"not at its end in {PATIENCE} s: {ended}"
+        return ended
+
+
+def _read(stem: str, ending: str) -> str:
+    path = Path(f"{stem}.{ending}")
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+# ------------------------------------------------------------------------------------------- in the process started
+
+
+def _child(stem: str, directory: str, environment: dict[str, str], act: Callable[..., None], *args: Any) -> None:
+    os.setsid()  # whatever it starts can be ended with it
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update({**environment, "OMP_NUM_THREADS": "1"})
+    _say_into(stem)
+    try:
+        act(*args)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves them out
+
+
+def _say_into(stem: str) -> None:
+    for number, stream, ending in ((1, sys.stdout, "out"), (2, sys.stderr, "err")):
+        stream.flush()
+        file = os.open(f"{stem}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _run(path: str, words: Sequence[str], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    sys.argv = [path, *words]
+    sys.path.insert(0, str(Path(path).parent))
+    runpy.run_path(path, run_name="__main__")
+
+
+def _type(lines: Sequence[str], stems: Sequence[str]) -> None:
+    from halocline.cli import main
+
+    for line, stem in zip(lines, stems, strict=True):
+        name, *words = line.split("#")[0].split()
+        assert name == "halocline", line
+        _say_into(stem)
+        code = main(words)
+        _say_into(stem)
+        Path(f"{stem}.code").write_text(str(code))
