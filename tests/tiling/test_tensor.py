@@ -157,28 +157,6 @@ def test_wrong_sizes_are_refused_with_both() -> None:
         one_tile() + torch.zeros(3, 8, 5)
 
 
-class Swish(torch.autograd.Function):
-    """The memory-efficient swish found in EfficientNets, which models call on whatever they are given."""
-
-    @staticmethod
-    def forward(ctx, x):  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(x)
-        return x * torch.sigmoid(x)
-
-    @staticmethod
-    def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        (x,) = ctx.saved_tensors
-        s = torch.sigmoid(x)
-        return grad * (s * (1 + x * (1 - s)))
-
-
-def test_a_custom_function_is_exact_or_refused() -> None:
-    """Its forward sees tiles, and its gradient is not lost; its backward meets a plain gradient and is refused."""
-    with pytest.raises(ValueError, match="does not broadcast"):
-        assert_exact(lambda x: F.conv2d(Swish.apply(x), ones(1, 3, 3, 3)), (1, 3, 8, 8), grid=(2, 1))
-    assert_exact(Swish.apply, (1, 3, 8, 8), grid=(2, 1), gradients=False)
-
-
 def test_module_hooks_do_not_lose_the_tile() -> None:
     conv = nn.Conv2d(3, 2, 3, padding=1)
     seen = []
@@ -265,17 +243,26 @@ def test_autocast_casts_as_on_one_device() -> None:
     on_threads(4, on_tile)
 
 
-def test_a_tile_that_is_made_a_leaf() -> None:
+@pytest.mark.parametrize("assigned", [False, True])
+def test_a_tile_that_is_made_a_leaf(assigned: bool) -> None:
     """`requires_grad_` on the tile itself, as an adversarial attack or a saliency map does."""
     weight = image((2, 3, 3, 3))
     x = image((1, 3, 8, 8)).requires_grad_()
     F.conv2d(x, weight, padding=1).square().sum().backward()
 
     def run(exchanger: tiling.Exchanger) -> None:
-        t = tiling.tile(image((1, 3, 8, 8)), (2, 2), exchanger).requires_grad_()
+        t = tiling.tile(image((1, 3, 8, 8)), (2, 2), exchanger)
+        if assigned:
+            t.requires_grad = True
+        else:
+            t.requires_grad_()
         assert t.requires_grad and t.is_leaf and t.grad is None
         (F.conv2d(t, weight, padding=1).full().square().sum() / exchanger.size).backward()
         assert isinstance(t.grad, TileTensor)
         assert_close(t.grad.full(), x.grad, 1e-12, "gradient")
+        with pytest.raises(ValueError, match="give None, or a tile cut alike"):
+            t.grad = torch.zeros(1, 3, 8, 8)
+        t.grad = None
+        assert t.grad is None and t.local.grad is None
 
     on_threads(4, run)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import once_differentiable
 from torch.utils._mode_utils import no_dispatch
 
 from halocline.tiling.boxes import Box, contains, slices
@@ -21,6 +22,8 @@ from halocline.tiling.spec import TileSpec
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 _RULES: dict[Any, Callable[..., Any]] = {}
 _REQUIRES_GRAD: Callable[..., bool] = getattr(Tensor, "requires_grad").__get__  # noqa: B009  (a getter, to mypy a bool)
+_compiling: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback  # set within torch.compile
+_GRAD_FN: Callable[..., Any] = getattr(Tensor, "grad_fn").__get__  # noqa: B009
 
 
 class UntiledOperation(NotImplementedError):
@@ -61,6 +64,8 @@ class TileTensor(Tensor):
     @staticmethod
     def wrap(local: Tensor, spec: TileSpec) -> TileTensor:
         """The tile whose held part is `local`."""
+        if local.requires_grad and not torch.is_grad_enabled():  # a view, which would still have its gradient
+            local = local.detach()
         tile = (_stand_in(local) if isinstance(local, FakeTensor) else local).as_subclass(TileTensor)
         tile._local = local
         tile.spec = spec
@@ -70,19 +75,28 @@ class TileTensor(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = _RULES.get(func)
+        if _compiling():
+            raise _uncompiled(func, args, kwargs)
         if found is None:
             raise untiled(func, args, kwargs)
         return found(*args, **kwargs) if kwargs else found(*args)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Called for what torch does to this alias without asking `__torch_function__`, as torch.tensor and vmap do."""
+        if func is torch.ops.aten.detach.default:  # as autograd saves the result of a custom function
+            return TileTensor.wrap(args[0]._local.detach(), args[0].spec)
+        raise untiled(func, args, kwargs, why="it would take the part held here for the whole tensor")
 
     @property
     def local(self) -> Tensor:
         """The part held on this rank, as a plain tensor; part of the autograd graph."""
         if self._bare:
-            # Made without gradient. A custom autograd.Function that returned it has since given it one: use that.
             with torch._C.DisableTorchFunctionSubclass():
-                if _REQUIRES_GRAD(self) and not self._local.requires_grad:
-                    self._local = self.as_subclass(Tensor)
-                    self._bare = False
+                returned = _REQUIRES_GRAD(self) and not self._local.requires_grad
+            if returned:  # made without gradient; a custom autograd.Function has since given it one
+                self._bare = False
+                self._local = _opened(self)
         return self._local
 
     @property
@@ -184,6 +198,10 @@ class TileTensor(Tensor):
     def requires_grad(self) -> bool:  # type: ignore[override]
         return self.local.requires_grad
 
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
+
     def requires_grad_(self, requires_grad: bool = True) -> TileTensor:
         self.local.requires_grad_(requires_grad)
         self._bare = not requires_grad
@@ -198,12 +216,74 @@ class TileTensor(Tensor):
         return self.local.is_leaf
 
     @property
-    def grad(self) -> TileTensor | None:  # type: ignore[override]
+    def grad(self) -> Tensor | None:
         grad = self.local.grad
         return None if grad is None else TileTensor.wrap(grad, self.spec)
 
+    @grad.setter
+    def grad(self, grad: Tensor | None) -> None:
+        if grad is not None and not (isinstance(grad, TileTensor) and grad.spec == self.spec):
+            raise ValueError(f"the gradient of {self} cannot be {_describe(grad)}; give None, or a tile cut alike")
+        self.local.grad = None if grad is None else grad.local
+
     def retain_grad(self) -> None:
         self.local.retain_grad()
+
+
+class _Opened(torch.autograd.Function):
+    """The owned part of a tile that a custom autograd.Function returned, whose backward then sees a tile, too."""
+
+    @staticmethod
+    def forward(ctx: Any, tile: TileTensor) -> Tensor:
+        ctx.spec = tile.spec
+        return tile._local[index(slices(tile.spec.box, tile.spec.held), tile.spec.dims)].detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> TileTensor:
+        spec = ctx.spec
+        if not spec.bare:
+            held = grad.new_zeros(spec.local_shape(tuple(grad.shape)))
+            held[index(slices(spec.box, spec.held), spec.dims)] = grad
+            grad = held
+        return TileTensor.wrap(grad, spec)
+
+
+def _opened(tile: TileTensor) -> Tensor:
+    """The part held of a tile that a custom autograd.Function returned; its margin, if any, is fetched anew."""
+    owned = _Opened.apply(tile)
+    with torch._C.DisableTorchFunctionSubclass():
+        node = _GRAD_FN(tile)
+    if not node.metadata.setdefault(_Opened, False):  # once, however many tiles it returned
+        node.metadata[_Opened] = True
+        node.register_hook(_local_gradients)
+    return TileTensor.wrap(owned, tile.spec.without_margin()).fetched(tile.spec.have).local
+
+
+def _local_gradients(results: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """What a custom backward made of tiles, as this rank's share of it, which is what other backwards expect."""
+    tiles = [g for g in given if isinstance(g, TileTensor)]
+    if len(tiles) < sum(g is not None for g in given):
+        raise untiled(torch.autograd.Function, given, why="a custom function must return tiles only, or whole tensors")
+    spec = tiles[0].spec
+    shares: list[Tensor | None] = []
+    for result in results:
+        if isinstance(result, TileTensor):
+            shares.append(_without_copies(result.retiled(spec) if result.spec.size == spec.size else result))
+        else:  # whole, and computed alike on every rank
+            shares.append(None if result is None else result / spec.exchanger.size)
+    return tuple(shares)
+
+
+def _without_copies(tile: TileTensor) -> Tensor:
+    """The part held, with zeros for pixels of other ranks."""
+    spec = tile.spec
+    if spec.bare:
+        return tile.local
+    owned = index(slices(spec.box, spec.held), spec.dims)
+    held = torch.zeros_like(tile.local)
+    held[owned] = tile.local[owned]
+    return held
 
 
 def _stand_in(fake: Tensor) -> Tensor:
@@ -222,6 +302,14 @@ def untiled(func: Any, args: Any = (), kwargs: Any = None, why: str = "") -> Unt
         f"{name}({shapes}){f' in module {where}' if where else ''}: {reason}. Gather the tensor first (x.full()), or "
         f"register an exact rule: @halocline.tiling.rule({name})"
     )
+
+
+def _uncompiled(func: Any, args: Any, kwargs: Any) -> UntiledOperation:
+    compiler = torch._C._dynamo.eval_frame.set_eval_frame(None)  # or it compiles the words of the error
+    try:
+        return untiled(func, args, kwargs, why="torch.compile does not know tiles; run the module uncompiled")
+    finally:
+        torch._C._dynamo.eval_frame.set_eval_frame(compiler)
 
 
 def _name(func: Any) -> str:

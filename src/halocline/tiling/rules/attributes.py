@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from halocline.tiling.tensor import TileTensor, rule
+from halocline.tiling.tensor import TileTensor, rule, untiled
 
 _PROPERTIES = (
     "dtype device layout is_cuda is_cpu is_mps is_meta is_sparse is_sparse_csr is_quantized is_mkldnn is_nested "
@@ -44,6 +44,12 @@ rule(torch.numel, Tensor.numel, Tensor.nelement)(TileTensor.numel)
 rule(Tensor.dim, Tensor.ndimension)(TileTensor.dim)
 rule(Tensor.__len__)(TileTensor.__len__)
 rule(getattr(Tensor, "data").__get__)(lambda input: TileTensor.wrap(input.local.data, input.spec))  # noqa: B009
+
+
+@rule(torch.autograd.backward, Tensor.backward)
+def backward(*args: Any, **kwargs: Any) -> None:
+    why = "call tiling.backward of a whole loss; torch.utils.checkpoint must be given use_reentrant=False"
+    raise untiled(torch.autograd.backward, args, kwargs, why=why)
 
 
 _SET_HOOKS = getattr(Tensor, "_backward_hooks").__set__  # noqa: B009
