@@ -57,7 +57,7 @@ def fit(times: Sequence[int], costs: Sequence[float]) -> Callable[[float], float
     if len(times) < 3:
         return None
     start, span = times[0], times[-1] - times[0]
-    count = 200
+    count = 40
     decays = [_FLATTEST * (_STEEPEST / _FLATTEST) ** (i / count) for i in range(count + 1)]
     scaled = [(time - start) / span for time in times]
     errors = [_linear(decay, scaled, costs)[2] for decay in decays]
@@ -65,7 +65,7 @@ def fit(times: Sequence[int], costs: Sequence[float]) -> Callable[[float], float
     if best in (0, count):
         return None
     low, high = decays[best - 1], decays[best + 1]
-    for _ in range(100):
+    for _ in range(50):
         middle = (low + high) / 2
         if _linear(middle, scaled, costs)[3] > 0:
             high = middle
@@ -83,10 +83,10 @@ def _linear(decay: float, times: Sequence[float], costs: Sequence[float]) -> tup
     basis = [math.exp(-decay * time) for time in times]
     count = len(times)
     mean, level = sum(basis) / count, sum(costs) / count
-    spread = sum((x - mean) ** 2 for x in basis)
-    a = sum((x - mean) * (y - level) for x, y in zip(basis, costs)) / spread
+    centred = [x - mean for x in basis]
+    a = sum([x * (y - level) for x, y in zip(centred, costs)]) / sum([x * x for x in centred])
     c = level - a * mean
     rest = [y - a * x - c for x, y in zip(basis, costs)]
-    error = sum(r * r for r in rest)
-    slope = sum(2 * r * a * x * t for r, x, t in zip(rest, basis, times))
+    error = sum([r * r for r in rest])
+    slope = 2 * a * sum([r * x * t for r, x, t in zip(rest, basis, times)])
     return a, c, error, slope

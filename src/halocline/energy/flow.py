@@ -160,6 +160,9 @@ class _Run:
     def _set_flow(self, arc: int, flow: int) -> None:
         times, limits, piece = self.times[arc], self.limits[arc], self.piece[arc]
         self.flow[arc] = flow
+        if len(times) == 1:  # most arcs: nothing about them changes
+            self.back_length[arc], self.back_room[arc] = times[0] if flow else None, flow
+            return
         while piece and flow >= limits[piece - 1]:
             piece -= 1
         while flow < limits[piece]:

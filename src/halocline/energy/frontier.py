@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from halocline.energy.curve import TICKS, WATT
 from halocline.energy.flow import Vertex, vertices
 from halocline.energy.frequency_plan import FrequencyPlan
-from halocline.energy.network import begin, end, network_of
+from halocline.energy.network import Nodes, network_of
 from halocline.energy.pricing import COSTS, Pricing
 from halocline.energy.profile_table import MOST, ProfileTable
 from halocline.energy.rounding import Pick
@@ -67,7 +67,7 @@ def solve(
     if isinstance(schedule, Plan):
         schedule = generate(schedule)
     pricing = Pricing(schedule, profile, blocking_power, latency, unit_time if cost == "exponential" else None)
-    network = network_of(pricing.graph, pricing.curves, pricing.latency)
+    network, nodes = network_of(pricing.graph, pricing.curves, pricing.latency)
     if network.moments[network.sink] >= 1 << 62:
         raise ValueError(f"the iteration takes {network.moments[network.sink] / TICKS:g} s: give times in seconds")
     cheapest = sum(curve.costs[-1] for curve in pricing.curves)
@@ -83,7 +83,7 @@ def solve(
             kept, stride = kept[::2], 2 * stride
     if kept[-1] is not vertex:
         kept.append(vertex)
-    return Frontier(schedule, tuple(reversed(corners)), cost, profile.note, pricing, tuple(reversed(kept)))
+    return Frontier(schedule, tuple(reversed(corners)), cost, profile.note, pricing, nodes, tuple(reversed(kept)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +98,7 @@ class Frontier:
     note: str
     """The profile's, e.g. "simulated"."""
     _pricing: Pricing
+    _nodes: Nodes
     _solutions: tuple[Vertex, ...]
     """Optimal moments at (at least some of) the points, rising in time."""
 
@@ -147,8 +148,7 @@ class Frontier:
         self._require_time(time)
         pricing = self._pricing
         moments = self._moments(time)
-        count = len(pricing.graph.operations)
-        begins, ends = moments[begin(0) : begin(count) : 2], moments[end(0) : end(count) : 2]
+        begins, ends = ([moments[node] for node in some] for some in self._nodes)
         if self.cost == "exponential":
             picks = pricing.floored(begins, ends)
         else:

@@ -1,55 +1,58 @@
 """From a graph of operations and a curve for each to the network that is solved: a moment where each operation begins
 and one where it ends. Prices nothing itself.
+
+Two moments are one where nothing is lost by it: an operation that only one other waits for may end when that one
+begins, and one that waits for only one other may begin when that one ends.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from halocline.energy.curve import Curve
 from halocline.energy.flow import Network
 from halocline.energy.graph import Graph
 
 
-def begin(operation: int) -> int:
-    """The node at which an operation begins."""
-    return 2 * operation
+class Nodes(NamedTuple):
+    """The node at which each operation begins, and the one at which it ends."""
+
+    begins: Sequence[int]
+    ends: Sequence[int]
 
 
-def end(operation: int) -> int:
-    """The node at which an operation ends."""
-    return 2 * operation + 1
-
-
-def network_of(graph: Graph, curves: Sequence[Curve], latency: int) -> Network:
+def network_of(graph: Graph, curves: Sequence[Curve], latency: int) -> tuple[Network, Nodes]:
     """`curves` has one for each operation; messages take `latency` ticks."""
     count = len(graph.operations)
     source, sink = 2 * count, 2 * count + 1
+    waiting = Counter(edge.first for edge in graph.edges)
+    awaited = Counter(edge.then for edge in graph.edges)
+    begins = [2 * number if awaited[number] else source for number in range(count)]
+    ends = [2 * number + 1 if waiting[number] else sink for number in range(count)]
+    apart: list[tuple[int, int, int]] = []
+    for first, then, message in graph.edges:
+        wait = latency if message else 0
+        if not wait and waiting[first] == 1:
+            ends[first] = begins[then]
+        elif not wait and awaited[then] == 1:
+            begins[then] = ends[first]
+        else:
+            apart.append((first, then, wait))
+
     moments = [0] * (2 * count + 2)
     tails, heads, arcs = [], [], []
-    at_once, message = Curve((0,), (0.0,), ()), Curve((latency,), (0.0,), ())
-    has_first, has_then = set(), set()
-    incoming: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-    for first, then, sent in graph.edges:
-        tails.append(end(first))
-        heads.append(begin(then))
-        arcs.append(message if sent else at_once)
-        has_first.add(then)
-        has_then.add(first)
-        incoming[then].append((first, latency if sent else 0))
-    for number, curve in enumerate(curves):
-        start = max((moments[end(first)] + wait for first, wait in incoming[number]), default=0)
-        moments[begin(number)], moments[end(number)] = start, start + curve.times[-1]
-        tails.append(begin(number))
-        heads.append(end(number))
+    incoming: list[list[tuple[int, int]]] = [[] for _ in graph.operations]
+    for first, then, wait in apart:
+        tails.append(ends[first])
+        heads.append(begins[then])
+        arcs.append(Curve((wait,), (0.0,), ()))
+        incoming[then].append((ends[first], wait))
+    for begin, end, curve, before in zip(begins, ends, curves, incoming):
+        moments[begin] = max([moments[begin], *(moments[node] + wait for node, wait in before)])
+        moments[end] = max(moments[end], moments[begin] + curve.times[-1])
+        tails.append(begin)
+        heads.append(end)
         arcs.append(curve)
-        if number not in has_first:
-            tails.append(source)
-            heads.append(begin(number))
-            arcs.append(at_once)
-        if number not in has_then:
-            tails.append(end(number))
-            heads.append(sink)
-            arcs.append(at_once)
-    moments[sink] = max(moments)
-    return Network(tails, heads, arcs, moments, source, sink)
+    return Network(tails, heads, arcs, moments, source, sink), Nodes(begins, ends)
