@@ -185,6 +185,9 @@ def test_settings_that_are_not_ours_are_refused_by_name(tmp_path: Path) -> None:
         ValueError, match=r"type 'llama' and gpt2, bert, t5, bloom can be read.*package\.module:callable"
     ):
         described(model_type="llama")
+    described(model_type="bloom", slow_but_exact=True)
+    with pytest.raises(ValueError, match="slow_but_exact = True and the model here knows False"):
+        described(model_type="bloom", slow_but_exact=True, pretraining_tp=2)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="is no JSON"):
         hf.describe(tmp_path)
@@ -194,6 +197,23 @@ def test_settings_that_are_not_ours_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(ValueError, match="save_pretrained it again, which writes safetensors"):
         hf.load(tmp_path, make("gpt3-small"))
+
+
+def test_files_that_cannot_be_read_are_refused_in_a_line(tmp_path: Path) -> None:
+    model = make("gpt3-small", layers=1, hidden=8, heads=2, vocab=VOCAB, seq=4)
+    hf.save(tmp_path, model, one_device(model).named_parameters())
+    single = tmp_path / "model.safetensors"
+    tensors = load_file(single)
+    save_file({**tensors, "transformer.wpe.weight": torch.zeros(4, 8, dtype=torch.int8)}, single)
+    with pytest.raises(ValueError, match=r"wpe\.weight holds int8, as quantized models do: save it in float32"):
+        list(hf.load(tmp_path, model))
+    single.write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ValueError, match=r"is damaged or not the file itself .*: download it again"):
+        hf.load(tmp_path, model)
+    for text in ("{", "{}", "[]"):
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(ValueError, match="is no index of tensors: copy the whole folder again"):
+            hf.load(tmp_path, model)
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

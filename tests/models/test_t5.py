@@ -93,3 +93,6 @@ def test_what_is_no_t5_is_refused() -> None:
         small("t5-small", activation="silu")
     with pytest.raises(ValueError, match="layers = 0 and decoder_layers = 0: use at least 1 of each"):
         small("t5-small", layers=0)
+    for options in ({"buckets": 2}, {"furthest": 16}):
+        with pytest.raises(ValueError, match=r"leave no room for ranges of distances: use 4 buckets or more"):
+            small("t5-small", **options)

@@ -58,6 +58,11 @@ class T5:
             raise ValueError(
                 f"layers = {self.layers} and decoder_layers = {self.decoder_layers}: use at least 1 of each"
             )
+        if self.buckets < 4 or self.furthest <= self.buckets // 2:
+            raise ValueError(
+                f"buckets = {self.buckets} and furthest = {self.furthest} leave no room for ranges of distances: use 4 "
+                f"buckets or more, and a furthest above half of them"
+            )
 
 
 def t5(

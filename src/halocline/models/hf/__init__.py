@@ -48,6 +48,11 @@ def _read(reader: Reader, family: Family, model: Model, names: Container[str] | 
         if names is not None and weight.ours not in names:
             continue
         tensor = weight.read([reader.read(name) for name in weight.theirs])
+        if not tensor.is_floating_point():
+            raise ValueError(
+                f"{reader.directory}: {weight.theirs[0]} holds {str(tensor.dtype).removeprefix('torch.')}, as "
+                f"quantized models do: save it in float32, float16 or bfloat16"
+            )
         if tensor.shape != shapes[weight.ours]:
             raise ValueError(
                 f"{reader.directory}: {' + '.join(weight.theirs)} gives {tuple(tensor.shape)} and {weight.ours} is "

@@ -20,16 +20,17 @@ def options(config: Config) -> dict[str, Any]:
     require(config, "is_decoder", (False,))
     require(config, "add_cross_attention", (False,))
     positions, padding = config.get("max_position_embeddings", 512), config.get("pad_token_id", 0)
+    vocab = config.get("vocab_size", 30522)
     return {
         "layers": config.get("num_hidden_layers", 12),
         "hidden": config.get("hidden_size", 768),
         "heads": config.get("num_attention_heads", 12),
-        "vocab": config.get("vocab_size", 30522),
+        "vocab": vocab,
         "seq": positions,
         "positions": positions,
         "types": config.get("type_vocab_size", 2),
         "ff": config.get("intermediate_size", 3072),
-        "padding": -1 if padding is None else padding,
+        "padding": -1 if padding is None else padding % vocab,  # a table counts it from its end if below 0
         "eps": config.get("layer_norm_eps", 1e-12),
     }
 

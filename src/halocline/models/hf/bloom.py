@@ -14,6 +14,8 @@ TABLE, HEAD = "transformer.word_embeddings.weight", "lm_head.weight"
 
 def options(config: Config) -> dict[str, Any]:
     require(config, "apply_residual_connection_post_layernorm", (False,))
+    if config.get("pretraining_tp", 1) > 1:
+        require(config, "slow_but_exact", (False,))  # which leaves out the biases of what adds to the residual
     return {
         "layers": config.get("n_layer", config.get("num_hidden_layers", 2)),
         "hidden": config.get("hidden_size", config.get("n_embed", 64)),

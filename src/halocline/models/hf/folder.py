@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -45,7 +45,10 @@ class Reader:
         """Name -> file."""
         index, single = self.directory / INDEX, self.directory / SINGLE
         if index.is_file():
-            files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            try:
+                files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{index} is no index of tensors: copy the whole folder again") from error
             missing = sorted({file for file in files.values() if not (self.directory / file).is_file()})
             if missing:
                 raise ValueError(f"{index} names {missing[0]}, which is not there: copy the whole folder again")
@@ -55,7 +58,7 @@ class Reader:
             if list(self.directory.glob("*.bin")):
                 fix = "load it with transformers and save_pretrained it again, which writes safetensors"
             raise ValueError(f"{self.directory} has neither {SINGLE} nor {INDEX}: {fix}")
-        with safe_open(single, "pt") as file:
+        with _opened(single) as file:
             return dict.fromkeys(file.keys(), single)
 
     def find(self, name: str) -> str | None:
@@ -73,8 +76,16 @@ class Reader:
             raise ValueError(
                 f"{self.directory} has no tensor {name}: the file is of another model, or was saved without this part"
             )
-        with safe_open(self.where[found], "pt") as file:
+        with _opened(self.where[found]) as file:
             return file.get_tensor(found)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, "pt")
+    except SafetensorError as error:
+        # A clone without git-lfs has files of three lines that stand for the real ones.
+        raise ValueError(f"{path} is damaged or not the file itself ({error}): download it again") from error
 
 
 def write(
