@@ -66,8 +66,8 @@ class Connection:
         if self._reader is None or self._writer is None:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         body = body or b""
-        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        self._writer.write(head.encode() + b"\r\n\r\n" + body)
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._writer.write(head.encode() + body)
         status = int((await self._reader.readline()).split()[1])
         length = 0
         while (line := await self._reader.readline()) not in (b"\r\n", b""):

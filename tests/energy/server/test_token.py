@@ -45,6 +45,26 @@ def test_pages_of_other_sites_may_not_ask(near: Callable[..., Near]) -> None:
     assert server.ask("GET", "/jobs", headers={"Origin": server.url})[0] == 200
 
 
+def test_without_a_token_another_sites_name_does_not_lead_here(near: Callable[..., Near]) -> None:
+    server = near()
+    for name in (
+        "example.com",
+        "example.com:7787",
+        "localhost.example.com",
+        "10.0.0.1",
+        "[2001:db8::1]:80",
+        "::",
+        "a b",
+    ):
+        status, body = server.ask("GET", "/jobs", headers={"Host": name, "Origin": f"http://{name}"})
+        assert (status, "token" in body["detail"]) == (421, True), name
+    for name in ("localhost", "LOCALHOST:1", "localhost.", "127.0.0.1", "127.1.2.3:7787", "[::1]", "[::1]:7787", ""):
+        assert server.ask("GET", "/jobs", headers={"Host": name})[0] == 200, name
+    guarded = near(token=TOKEN)
+    headers = {"Host": "energy.example.com", "Authorization": f"Bearer {TOKEN}"}
+    assert guarded.ask("GET", "/jobs", headers=headers)[0] == 200
+
+
 def test_the_client_sends_its_token_or_that_of_the_address(near: Callable[..., Near]) -> None:
     server = near(token=TOKEN)
     assert Client(server.url, token=TOKEN).jobs() == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import ipaddress
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -121,7 +122,10 @@ class Doorkeeper:
         if wait:
             raise Refusal(429, f"more than {self._rates.rate:g} requests per second from {address}: wait {wait:.2f} s")
         _require_own_page(headers)
-        if self._token is None or scope["path"] in OPEN:
+        if self._token is None:
+            _require_this_machine(headers.get(b"host", b""))
+            return
+        if scope["path"] in OPEN:
             return
         given = _token(headers.get(b"authorization", b""))
         if given is not None and hmac.compare_digest(given, self._token):
@@ -138,6 +142,20 @@ def _require_own_page(headers: dict[bytes, bytes]) -> None:
     origin = headers.get(b"origin")
     if origin is not None and origin.partition(b"://")[2] != headers.get(b"host", b""):
         raise Refusal(403, "requests from the pages of another site are not taken: use this server's own page")
+
+
+def _require_this_machine(host: bytes) -> None:
+    """Without a token only this machine may ask. Another site's page that has its own name lead here (DNS rebinding)
+    is on this machine too, but a browser tells the name."""
+    name = host.decode("latin-1").strip().lower()
+    if not name.endswith("]"):
+        name = name.rpartition(":")[0] or name
+    try:
+        known = ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        known = name.rstrip(".") in ("", "localhost")
+    if not known:
+        raise Refusal(421, f"host {name[:80]!r} is not this machine: ask 127.0.0.1, or give the server a token")
 
 
 def _token(header: bytes) -> bytes | None:
