@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -21,6 +22,10 @@ settings.load_profile("halocline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as in a shell's background: processes started here inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # What a garbage collector finds belongs to some test before: it is shown, but fails none that comes later.
     for category in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
         config.addinivalue_line("filterwarnings", f"default::{category}")

@@ -35,19 +35,32 @@ PATIENCE = 900
 
 @dataclass(frozen=True)
 class Ended:
-    """What a program left behind; of several processes the worst exit code and what all said."""
+    """What a program left behind: an exit code, several of several processes, and what all have said."""
 
-    code: int
+    codes: tuple[int, ...]
     out: str
     err: str
 
+    @property
+    def code(self) -> int:
+        """The worst."""
+        return max(self.codes, key=abs)
 
-def program(path: Path | str, *words: str, directory: Path, processes: int = 0) -> Ended:
-    """Run a Python file to its end: alone, or as many `processes` with what torchrun tells each of them."""
+
+def program(
+    path: Path | str,
+    *words: str,
+    directory: Path,
+    processes: int = 0,
+    told: Callable[[int], dict[str, str]] | None = None,
+) -> Ended:
+    """Run a Python file to its end: alone, or as many `processes`, each with what it is `told`: by default by torchrun."""
     if not processes:
         return _ended([(_run, str(path), words, {})], directory)
+    if told is not None:
+        return _ended([(_run, str(path), words, told(rank)) for rank in range(processes)], directory)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    told = {
+    all_ranks = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "WORLD_SIZE": str(processes),
@@ -55,7 +68,7 @@ def program(path: Path | str, *words: str, directory: Path, processes: int = 0) 
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
-    ranks = [{**told, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    ranks = [{**all_ranks, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
     return _ended([(_run, str(path), words, environment) for environment in ranks], directory)
 
 
@@ -66,7 +79,7 @@ def typed(lines: Sequence[str], directory: Path) -> list[Ended]:
         whole = _ended([(_type, lines, stems)], directory)
         done = [stem for stem in stems if Path(f"{stem}.code").exists()]
         assert len(done) == len(lines), f"{lines[len(done)]}\n{_read(stems[len(done)], 'err')}{whole.err}"
-        return [Ended(int(_read(stem, "code")), _read(stem, "out"), _read(stem, "err")) for stem in stems]
+        return [Ended((int(_read(stem, "code")),), _read(stem, "out"), _read(stem, "err")) for stem in stems]
 
 
 def _ended(tasks: Sequence[tuple[Any, ...]], directory: Path) -> Ended:
@@ -87,8 +100,7 @@ def _ended(tasks: Sequence[tuple[Any, ...]], directory: Path) -> Ended:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.join()
-        codes = [process.exitcode or 0 for process in started]
-        ended = Ended(max(codes, key=abs), _read(stem, "out"), _read(stem, "err"))
+        ended = Ended(tuple(process.exitcode or 0 for process in started), _read(stem, "out"), _read(stem, "err"))
         assert not late, f"not at its end in {PATIENCE} s: {ended}"
         return ended
 
@@ -107,10 +119,17 @@ def _child(stem: str, directory: str, environment: dict[str, str], act: Callable
     os.environ.clear()
     os.environ.update({**environment, "OMP_NUM_THREADS": "1"})
     _say_into(stem)
+    code: Any = 0
     try:
         act(*args)
-    finally:
-        atexit._run_exitfuncs()  # multiprocessing leaves them out
+    except SystemExit as end:
+        code = end.code
+    except BaseException as error:  # as at the top of a program
+        sys.last_value = error
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    atexit._run_exitfuncs()  # multiprocessing leaves them out
+    sys.exit(code)
 
 
 def _say_into(stem: str) -> None:

@@ -101,10 +101,13 @@ def test_the_worked_example_as_a_drawing() -> None:
 
 def test_an_interrupted_command_says_so_in_one_line() -> None:
     line = "simulate --stages 64 --microbatches 4096 --json"
-    running = subprocess.Popen([*COMMAND, *line.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    code = "import sys; from halocline.cli import main; print('loaded', flush=True); sys.exit(main())"
+    command = [sys.executable, "-c", code, *line.split()]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout is not None and running.stdout.readline() == "loaded\n"
     time.sleep(1.0)
     running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=30)
+    _, errors = running.communicate(timeout=600)
     assert running.returncode == 130
     assert errors == "halocline: interrupted\n"
 
@@ -116,7 +119,7 @@ def test_a_reader_that_has_left_is_no_error(line: str) -> None:
     running.stdout.close()
     errors = running.stderr.read()
     running.stderr.close()
-    assert running.wait(timeout=30) in (1, 141), "1 where rich noticed it first"
+    assert running.wait(timeout=600) in (1, 141), "1 where rich noticed it first"
     assert errors == ""
 
 

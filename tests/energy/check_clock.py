@@ -49,7 +49,7 @@ def main(path: str, way: str) -> None:
         os.abort()
     if way != "return":
         print("waiting", flush=True)
-        time.sleep(60)  # for a signal
+        time.sleep(600)  # for a signal
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def engine(plan: Plan, observers: Any = (), slow: float = 0.0) -> Engine:
         layers,
         loss=F.mse_loss,
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-        world=World.join(deadline=60),
+        world=World.join(deadline=300),
         observers=observers,
     )
 

@@ -53,7 +53,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int | Non
         if way.startswith("SIG"):
             assert process.stdout.readline() == b"waiting\n"
             process.send_signal(getattr(signal, way))
-        code = process.wait(60)
+        code = process.wait(600)
         process.stdin.close()
         process.stdout.close()
         found[way] = while_running, code, file
@@ -65,7 +65,7 @@ def test_the_clock_is_given_back(way: str, ended: dict[str, tuple[int | None, in
     while_running, code, file = ended[way]
     assert while_running == 900
     assert code == WAYS[way]
-    end = time.monotonic() + 30  # the warden needs a moment after a death
+    end = time.monotonic() + 300  # the warden needs a moment after a death
     while file.read() is not None and time.monotonic() < end:
         time.sleep(0.02)
     assert file.read() is None
@@ -137,7 +137,7 @@ def test_the_setter_waits_for_the_device_and_not_the_caller(tmp_path: Path) -> N
 
     class Later(TimeMarks):
         def wait(self, mark: object) -> None:
-            assert reached.wait(30)
+            assert reached.wait(300)
 
     with GuardedClock(FileClock(str(tmp_path / "clock.txt"))) as clock:
         setter = Setter(clock, Later())

@@ -58,7 +58,7 @@ def reference(name: str, options: str, size: tuple[int, int], microbatches: int,
 
 @cache
 def world() -> World:
-    return World.join(deadline=30)
+    return World.join(deadline=300)
 
 
 def compare(name: str, options: dict[str, Any], size: tuple[int, int], text: str, tiled: bool) -> float:

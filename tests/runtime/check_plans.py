@@ -162,7 +162,7 @@ def reference(model: str, replicas: int, microbatches: int, sizes: tuple[int, ..
 @cache
 def world() -> World:
     """One world for all plans of this process, so that groups are made once."""
-    return World.join(deadline=20)
+    return World.join(deadline=300)
 
 
 def compare(model: str, text: str, sizes: list[int], **options: Any) -> dict[str, float]:

@@ -25,7 +25,7 @@ def engine(text: str, timeline: str | None) -> Engine:
         layers(plan.layers),
         loss=F.cross_entropy,
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-        world=World.join(deadline=20),
+        world=World.join(deadline=300),
         dtype=torch.float64,
         timeline=timeline,
     )

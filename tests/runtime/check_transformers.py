@@ -28,7 +28,7 @@ SEED = 3
 @cache
 def world() -> World:
     """One world for all plans of this process, so that groups are made once."""
-    return World.join(deadline=60)
+    return World.join(deadline=300)
 
 
 @cache

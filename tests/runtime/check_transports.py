@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from halocline.runtime import World
+from halocline.runtime.transports.ipc import Ipc
 
 sys.path.insert(0, str(Path(__file__).parent))
 from check_plans import compare
@@ -44,11 +45,11 @@ PLANS = {
         stages = [{layers = [0, 4]}, {layers = [4, 8]}]""",
     ),
 }
-SECOND = timedelta(seconds=10)
+LONG = timedelta(seconds=300)
 
 
 def exactness(transport: str) -> dict[str, float]:
-    world = World.join(deadline=20, transport=transport)
+    world = World.join(deadline=300, transport=transport)
     assert world.transport is not None and world.transport.name == transport
     found = {name: max(compare(model, plan, [8, 6], world=world).values()) for name, (model, plan) in PLANS.items()}
     world.transport.close()
@@ -57,7 +58,7 @@ def exactness(transport: str) -> dict[str, float]:
 
 def storm(transport: str) -> bool:
     """Many messages of many sizes between all pairs, waited for in another order than they were sent."""
-    world = World.join(deadline=20, transport=transport)
+    world = World.join(deadline=300, transport=transport)
     assert world.transport is not None
     sizes = [1, 70_000, 3, 1 << 20, 17, 70_001] * 4
     for round_ in range(3):
@@ -80,13 +81,38 @@ def storm(transport: str) -> bool:
     return True
 
 
+def left_behind() -> list[str]:
+    """The files in memory that are still there when all have left. Other runs have theirs in the same place."""
+    world = World.join(deadline=300, transport="ipc")
+    transport = world.transport
+    assert isinstance(transport, Ipc)
+    made: list[str] = []
+    make_slot = transport.make_slot
+
+    def noted(capacity: int) -> Any:
+        slot, announcement = make_slot(capacity)
+        made.append(announcement.memory[0])
+        return slot, announcement
+
+    transport.make_slot = noted  # type: ignore[method-assign]
+    peers = [p for p in range(world.size) if p != world.rank]
+    waits = [world.receive(70_000, peer, "a")[1] for peer in peers]
+    waits += [world.send(torch.zeros(70_000, dtype=torch.uint8), peer, "a") for peer in peers]
+    for handle in waits:
+        world.wait(handle, "files")
+    assert len(made) == len(peers)
+    transport.close()
+    dist.barrier()
+    return [path for path in (*made, *map(str, transport.directory.glob(f"{transport._stem}*"))) if Path(path).exists()]
+
+
 def _content(source: int, target: int, number: int, size: int) -> torch.Tensor:
     return (torch.arange(size) * 31 + source * 7 + target * 3 + number).to(torch.uint8)
 
 
 def wrong_order() -> str:
     """Rank 0 sends a, b; rank 1 expects b, a."""
-    world = World.join(deadline=10, transport="strict")
+    world = World.join(deadline=300, transport="strict")
     names = ["a", "b"] if world.rank == 0 else ["b", "a"]
     message = torch.zeros(4, dtype=torch.uint8)
     return _refusal(world, lambda: [_pass(world, message, name) for name in names])
@@ -94,7 +120,7 @@ def wrong_order() -> str:
 
 def wrong_direction() -> str:
     """Both send first and receive then: gloo's buffers hide it, NCCL hangs."""
-    world = World.join(deadline=10, transport="strict")
+    world = World.join(deadline=300, transport="strict")
     assert world.transport is not None
     if world.rank > 1:
         return ""
@@ -105,23 +131,23 @@ def wrong_direction() -> str:
         handle.wait(timedelta(seconds=2))
     except RuntimeError as error:
         return f"never came: {type(error).__name__}"
-    sent.wait(SECOND)
+    sent.wait(LONG)
     return "came"
 
 
 def wrong_size() -> str:
-    world = World.join(deadline=10, transport="strict")
+    world = World.join(deadline=300, transport="strict")
     return _refusal(world, lambda: _pass(world, torch.zeros(4 + world.rank, dtype=torch.uint8), "a"))
 
 
 def not_contiguous() -> str:
-    world = World.join(deadline=10, transport="strict")
+    world = World.join(deadline=300, transport="strict")
     return _refusal(world, lambda: world.send(torch.zeros(4, 4).t(), (world.rank + 1) % world.size, "a"))
 
 
 def wrong_collectives() -> str:
     """Ranks 0 and 1 sum in two groups, in different orders."""
-    world = World.join(deadline=10, transport="strict")
+    world = World.join(deadline=300, transport="strict")
     world.make_groups([(0, 1), (0, 1, 2)])
     groups = [(0, 1), (0, 1, 2)] if world.rank == 0 else [(0, 1, 2), (0, 1)]
     groups = [g for g in groups if world.rank in g]
@@ -130,13 +156,13 @@ def wrong_collectives() -> str:
         handles = [world.start_sum(torch.zeros(3), group, f"of {group}") for group in groups]
         _SENT.extend(handles)
         for handle in handles:
-            handle.wait(SECOND)
+            handle.wait(LONG)
 
     return _refusal(world, act) if world.rank < 2 else ""
 
 
 def wrong_sums() -> str:
-    world = World.join(deadline=10, transport="strict")
+    world = World.join(deadline=300, transport="strict")
     return _refusal(world, lambda: world.sum(torch.zeros(3 + (world.rank == 1)), label="total"))
 
 
@@ -176,7 +202,7 @@ def late(transport: str) -> str:
 
 def gathered() -> list[float]:
     """Sums and gathers of a tile exchanger over ipc are gloo's own."""
-    world = World.join(deadline=10, transport="ipc")
+    world = World.join(deadline=300, transport="ipc")
     world.make_groups([tuple(range(world.size))])
     exchanger = world.exchanger(tuple(range(world.size)))
     total = exchanger.all_reduce(torch.tensor([float(world.rank)]))

@@ -19,6 +19,6 @@ def scores_here(directory: str, plan: str) -> dict[str, float]:
         evaluation_fraction=0.35,
         steps=1,
         save_every=0,
-        deadline=60.0,
+        deadline=300.0,
     )
     return Trainer(config, plan=Plan.from_toml(plan)).fit().scores

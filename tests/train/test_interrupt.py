@@ -25,7 +25,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 
 
 def wait_for(condition: object) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -59,7 +59,14 @@ def test_outside_the_main_thread_it_hears_nothing_and_breaks_nothing() -> None:
     assert found == [False]
 
 
-def test_the_step_is_finished_and_saved(tmp_path: Path) -> None:
+def test_the_step_is_finished_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[Interrupt] = []
+
+    class Kept(Interrupt):
+        def __enter__(self) -> Interrupt:
+            entered.append(self)
+            return super().__enter__()
+
     class Pressing:
         """An observer that presses Ctrl-C in the middle of the third step."""
 
@@ -73,9 +80,10 @@ def test_the_step_is_finished_and_saved(tmp_path: Path) -> None:
 
         def end(self, step: int) -> None:
             if step == 2:
-                time.sleep(0.2)  # the listener is another thread
+                wait_for(lambda: entered[-1].asked)  # the listener is another thread
 
     config = Config(model="small-cnn", batch_size=4, samples=40, steps=9, run_dir=str(tmp_path / "run"), device="cpu")
+    monkeypatch.setattr("halocline.train.trainer.Interrupt", Kept)
     outcome = Trainer(config, observers=[Pressing()]).fit()
     assert outcome.interrupted and outcome.step == 3
     assert [p.name for p in complete(tmp_path / "run" / "checkpoints")] == ["step-000003"]
@@ -110,7 +118,7 @@ def test_once_more_ends_a_process_that_hangs_in_torch(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith("interrupted")
         time.sleep(1.2)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(600) == 130
     finally:
         process.kill()
         process.wait()
