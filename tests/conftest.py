@@ -22,9 +22,8 @@ settings.load_profile("halocline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # as in a shell's background: processes started here inherit it
+    # A shell ignores Ctrl-C in what it runs in the background, and so would every process that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # What a garbage collector finds belongs to some test before: it is shown, but fails none that comes later.
     for category in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):

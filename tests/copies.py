@@ -54,7 +54,7 @@ def program(
     processes: int = 0,
     told: Callable[[int], dict[str, str]] | None = None,
 ) -> Ended:
-    """Run a Python file to its end: alone, or as many `processes`, each with what it is `told`: by default by torchrun."""
+    """Run a Python file to its end: alone, or as many `processes`, each `told` who it is; by default as by torchrun."""
     if not processes:
         return _ended([(_run, str(path), words, {})], directory)
     if told is not None:
