@@ -44,6 +44,8 @@ def arguments(description: str, *more: tuple[str, str]) -> argparse.Namespace:
     for name in ("image_size", "batch_size", "in_channels", "out_channels", "iterations"):
         if getattr(given, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(given, name)} is below 1: use 1 or more")
+    if given.sizes and not all(word.isdigit() and int(word) for word in given.sizes.split(",")):
+        parser.error(f"--sizes {given.sizes} is not a list of sizes: write e.g. 64,256,1024")
     if given.halo_len < 0 or given.warmup < 0:
         parser.error("--halo-len and --warmup must be 0 or more")
     return given
@@ -125,11 +127,18 @@ def both_ways(make: Callable[[], Tensor], world: World, given: argparse.Namespac
     """Milliseconds of a forward, and of the backward that follows it."""
     forward = milliseconds(lambda: make(), world, given.warmup, given.iterations)
 
+    spent: list[float] = []
+
     def step() -> None:
         out = make()
+        _synchronize(world)
+        started = time.perf_counter()
         out.backward(torch.ones_like(out))
+        _synchronize(world)
+        spent.append(time.perf_counter() - started)
 
-    return forward, milliseconds(step, world, given.warmup, given.iterations) - forward
+    milliseconds(step, world, given.warmup, given.iterations)
+    return forward, sum(spent[given.warmup :]) / given.iterations * 1e3
 
 
 def _synchronize(world: World) -> None:
