@@ -12,6 +12,7 @@ import ipaddress
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from typing import Any
 
 from halocline.energy.server.metrics import Metrics
@@ -147,15 +148,20 @@ def _require_own_page(headers: dict[bytes, bytes]) -> None:
 def _require_this_machine(host: bytes) -> None:
     """Without a token only this machine may ask. Another site's page that has its own name lead here (DNS rebinding)
     is on this machine too, but a browser tells the name."""
+    if not _is_this_machine(host[:300]):
+        name = host[:80].decode("latin-1")
+        raise Refusal(421, f"host {name!r} is not this machine: ask 127.0.0.1, or give the server a token")
+
+
+@lru_cache(maxsize=64)
+def _is_this_machine(host: bytes) -> bool:
     name = host.decode("latin-1").strip().lower()
     if not name.endswith("]"):
         name = name.rpartition(":")[0] or name
     try:
-        known = ipaddress.ip_address(name.strip("[]")).is_loopback
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
     except ValueError:
-        known = name.rstrip(".") in ("", "localhost")
-    if not known:
-        raise Refusal(421, f"host {name[:80]!r} is not this machine: ask 127.0.0.1, or give the server a token")
+        return name.rstrip(".") in ("", "localhost")
 
 
 def _token(header: bytes) -> bytes | None:
