@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from halocline.models.model import Model
+from halocline.models.tensors import tensors_of
 
 SAMPLES = 2
 """BatchNorm in training refuses one sample of one pixel."""
@@ -25,8 +26,8 @@ def answer(model: Model, image: tuple[int, int] | None = None) -> Any:
         with torch.device("meta"), torch.no_grad():
             for layer in model.layers:
                 module = layer if isinstance(layer, nn.Module) else layer()
-                state = {name: t.to("meta") for name, t in (*module.named_parameters(), *module.named_buffers())}
-                value = functional_call(module, state, (value,))
+                state = {name: t.to("meta") for name, t in tensors_of(module)}
+                value = functional_call(module, state, (value,), tie_weights=False)
     except Exception:  # a layer of anyone's may raise anything; on data it will say so itself
         return None
     return value

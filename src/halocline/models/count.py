@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
 from torch.func import functional_call
 
 from halocline.models.model import Layer, Model
+from halocline.models.tensors import tensors_of
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,7 @@ class _OneValue(Exception):
 
 def _state(layer: nn.Module, mode: FakeTensorMode) -> dict[str, Tensor]:
     """Parameters and buffers without data, also of a layer that was built with data."""
-    given = (*layer.named_parameters(), *layer.named_buffers())
-    return {key: t if isinstance(t, FakeTensor) else mode.from_tensor(t) for key, t in given}
+    return {key: t if isinstance(t, FakeTensor) else mode.from_tensor(t) for key, t in tensors_of(layer)}
 
 
 def _kept(
@@ -143,7 +143,7 @@ def _kept(
         found = 0
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             try:
-                value = functional_call(layer, state, (value,))
+                value = functional_call(layer, state, (value,), tie_weights=False)
             except ValueError as error:
                 if samples == 1 and "more than 1 value per channel" in str(error):
                     raise _OneValue from error

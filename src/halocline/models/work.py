@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from halocline.models.model import Model
+from halocline.models.tensors import tensors_of
 
 _SAMPLES = 2
 """BatchNorm in training refuses one sample of one pixel."""
@@ -40,10 +41,10 @@ def work(model: Model, image: tuple[int, ...] | None = None) -> tuple[Work, ...]
     with torch.device("meta"), torch.no_grad():
         for number, layer in enumerate(model.layers):
             module = layer if isinstance(layer, nn.Module) else layer()
-            state = {name: t.to("meta") for name, t in (*module.named_parameters(), *module.named_buffers())}
+            state = {name: t.to("meta") for name, t in tensors_of(module)}
             with FlopCounterMode(display=False) as counter:
                 try:
-                    value = functional_call(module, state, (value,))
+                    value = functional_call(module, state, (value,), tie_weights=False)
                 except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
                     raise ValueError(
                         f"layer {number} of {model.name} cannot be run without data ({' '.join(str(error).split())}), "

@@ -31,6 +31,7 @@ class Crossing:
     """The whole tensor's shape, for one microbatch."""
     dtype: str
     differentiable: bool
+    """Whether its gradient goes back: numbers, real or complex, and not counts or masks."""
     cuts: tuple[tuple[int, Cuts], ...] = ()
     """(dim, boundaries) for each dim that is cut; none if every rank of the team holds the whole tensor."""
 
@@ -158,8 +159,13 @@ def packed_size(parts: Sequence[Piece], crossings: Sequence[Crossing]) -> int:
 
 def pack(parts: Sequence[Piece], tensors: Sequence[Tensor], origins: Sequence[Box]) -> Tensor:
     """The pieces, one after the other, as bytes. `origins[i]` is the box that `tensors[i]` covers."""
-    flat = [tensors[p.index][slices(p.box, origins[p.index])].contiguous().reshape(-1).view(torch.uint8) for p in parts]
+    flat = [as_bytes(tensors[p.index][slices(p.box, origins[p.index])]) for p in parts]
     return flat[0] if len(flat) == 1 else torch.cat(flat)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """A tensor's numbers one after the other; of complex ones, conjugated if they are."""
+    return tensor.resolve_conj().contiguous().view(-1).view(torch.uint8)
 
 
 def unpack(

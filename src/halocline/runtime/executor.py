@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -31,7 +32,7 @@ from halocline.runtime.reduction import Reduction
 from halocline.runtime.shard import is_split
 from halocline.runtime.shortage import OutOfMemory, is_shortage
 from halocline.runtime.stage import Held, StageRunner
-from halocline.runtime.statistics import RunningStatistics, frozen, tracked
+from halocline.runtime.statistics import RunningStatistics, frozen, tracked, unchanged
 from halocline.runtime.step_work import StepWork
 from halocline.runtime.world import World
 from halocline.schedule.instruction import (
@@ -105,6 +106,9 @@ class Executor:
         }
         self._losses = sum(i.kind == FORWARD and runners[i.pipe, i.stage].loss is not None for i in instructions)
         """How many losses this rank makes in a step."""
+        copies = layout.plan.pipes * layout.plan.replicas
+        self._unseen = {stage for _, stage in runners if copies > 1 or layout.plan.stages[stage].recompute}
+        """Stages that run a microbatch twice, or in copies, and have not shown yet that no buffer minds."""
         self._same_ranks = {
             (pipe, stage)
             for pipe, stage in runners
@@ -271,7 +275,7 @@ class Executor:
             assert self.work.inputs is not None
             whole = self.work.inputs(microbatch)
             locals_ = [t[tuple(slice(a, b) for a, b in runner.origin(c))] for t, c in zip(whole, received)]
-            inputs = [t.to(self.world.device, copy=t.is_leaf and runner.exchanger is not None) for t in locals_]
+            inputs = [t.detach().to(self.world.device, copy=runner.exchanger is not None) for t in locals_]
         elif (pipe, stage) in self._same_ranks:
             above = self.held[pipe, stage - 1, microbatch]
             inputs = [t.detach() for t in above.outputs]  # the same ranks hold both stages: handed over as it is
@@ -298,13 +302,16 @@ class Executor:
         held = self.held[pipe, stage, microbatch] = self._inputs(pipe, stage, microbatch)
         keep = not self.layout.plan.stages[stage].recompute
         number = self.work.first + microbatch
+        steady = unchanged(self.runners[pipe, stage].layers) if stage in self._unseen else nullcontext()
+        self._unseen.discard(stage)
         if stage in self.statistics:
             tensor = self.layout.plan.stages[stage].tensor
             speaks = self.local in self.layout.team(pipe, stage)[:tensor]
-            with self.statistics[stage].collecting(number, speaks):
+            with steady, self.statistics[stage].collecting(number, speaks):
                 loss = self._run(held, pipe, stage, microbatch, keep)
         else:
-            loss = self._run(held, pipe, stage, microbatch, keep)
+            with steady:
+                loss = self._run(held, pipe, stage, microbatch, keep)
         if loss is not None:
             self.work.losses[microbatch] = loss
             if len(self.work.losses) == self._losses:

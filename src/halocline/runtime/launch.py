@@ -182,8 +182,9 @@ def stop(world: World, error: BaseException) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """An error's first line."""
-    return next(iter(str(error).strip().splitlines()), "")[:500]
+    """An error's first line, and what was noted of where it came from."""
+    first = next(iter(str(error).strip().splitlines()), "")[:500]
+    return " ".join([first, *(f"({note})" for note in getattr(error, "__notes__", ()))])
 
 
 # ------------------------------------------------------------------------------------------------------------ starting

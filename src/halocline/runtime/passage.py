@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-import torch
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
-from halocline.runtime.boundary import Crossing, Piece, pack, packed_size, pieces, unpack, wanted
+from halocline.runtime.boundary import Crossing, Piece, as_bytes, pack, packed_size, pieces, unpack, wanted
 from halocline.runtime.stage import StageRunner
 from halocline.tiling.boxes import Box, shape
 
@@ -34,7 +33,7 @@ class Passage:
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
         if self.whole and len(self.parts) == 1:
-            return tensors[self.parts[0].index].contiguous().view(-1).view(torch.uint8)
+            return as_bytes(tensors[self.parts[0].index])
         return pack(self.parts, tensors, self.origins)
 
     def unpack(self, message: Tensor, tensors: Sequence[Tensor], add: bool = False) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.func import functional_call
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
@@ -23,6 +23,7 @@ from halocline.runtime.offload import offloaded
 from halocline.runtime.patchwork import Patchwork
 from halocline.runtime.shard import is_sharded
 from halocline.runtime.sharding import Shadow
+from halocline.runtime.statistics import any_momentum, tracked
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.fusion import prefetched
 from halocline.tiling.spec import TileSpec
@@ -90,6 +91,8 @@ class StageRunner:
         self.shadow = shadow
         """The layers without data, where shapes cannot be found from the real ones."""
         self._divided_loss = True
+        self._writes: bool | None = None
+        """Whether the layers write to their input, as a first ReLU(inplace=True) does; None before any forward."""
         self._unseen = stage.tensor > 1
         """Whether no forward has shown yet that nothing random happens to what tensor ranks hold in parts."""
 
@@ -148,17 +151,30 @@ class StageRunner:
             exchanger = NoCommunication(self.exchanger.rank, self.exchanger.size)
         device = next((p.device for _, layer in self.layers for p in layer.parameters()), torch.device("cpu"))
         mode = self.shadow.mode if self.shadow is not None else FakeTensorMode(allow_non_fake_inputs=True)
-        with mode, torch.no_grad(), self._autocast(), torch.compiler.set_stance("force_eager"):
+        layers = self.layers if self.shadow is None else self.shadow.layers
+        eager = torch.compiler.set_stance("force_eager")
+        with mode, torch.no_grad(), self._autocast(), eager, any_momentum(tracked(layers)):
             inputs = []
             for crossing in received:
                 size = [b - a for a, b in self.origin(crossing)]
                 fake = torch.empty(size, dtype=crossing.torch_dtype, device=device)
                 inputs.append(self._wrap(fake, crossing, exchanger))
             value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
-            for name, layer in self.layers if self.shadow is None else self.shadow.layers:
+            for name, layer in layers:
                 given = (*layer.named_parameters(), *layer.named_buffers())
-                state: dict[str, Tensor] = {key: mode.from_tensor(tensor) for key, tensor in given}
-                value = functional_call(layer, state, (value,))
+                try:
+                    state: dict[str, Tensor] = {key: mode.from_tensor(tensor) for key, tensor in given}
+                    # Each tensor under one name: of a module with two, torch would not put the tensors back.
+                    value = functional_call(layer, state, (value,), tie_weights=False)
+                except (DataDependentOutputException, DynamicOutputShapeException) as error:
+                    raise ValueError(
+                        f"layer {name} ({type(layer).__name__}) asks for values of its data (an if, .item(), nonzero), "
+                        f"and what crosses a stage boundary is found without data: decide by shapes there, or put the "
+                        f"layer into the last stage"
+                    ) from error
+                except Exception as error:
+                    _tell(error, f"in layer {name} ({type(layer).__name__}), run without data to find its shapes")
+                    raise
                 as_tensors(value, name)
             tensors = as_tensors(self._arrived(value), self.layers[-1][0])
             return tuple(crossing_of(t) if made else self._leaving(t)[1] for t in tensors)
@@ -196,22 +212,32 @@ class StageRunner:
 
     def value(self, held: Held, step: int, microbatch: int) -> Any:
         """What the layers make of a microbatch."""
-        tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(held.inputs, held.received)]
+        # What is kept for a recomputation, or is a leaf of the graph, is not to be written to.
+        given = held.inputs if self._writes is False else [t.clone() for t in held.inputs]
+        tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(given, held.received)]
         value: Any = tiles[0] if len(tiles) == 1 else tuple(tiles)
         if self._unseen and any(layer.training for _, layer in self.layers):
             from halocline.runtime.split_randomness import refusing
 
             self._unseen = False
             with refusing(self.layers):
-                return self._through(value, step, microbatch)
-        return self._through(value, step, microbatch)
+                value = self._through(value, step, microbatch)
+        else:
+            value = self._through(value, step, microbatch)
+        if self._writes is None:
+            self._writes = any(t._version for t in given)
+        return value
 
     def _through(self, value: Any, step: int, microbatch: int) -> Any:
         for number, (name, layer) in enumerate(self.layers):
             if self.fused and number % self.fused == 0:
                 value = prefetched([layer for _, layer in self.layers[number : number + self.fused]], value)
             seed_randomness(derived_seed(self.options.seed, step, name, microbatch), self.options.device)
-            value = layer(value)
+            try:
+                value = layer(value)
+            except Exception as error:
+                _tell(error, f"in layer {name} ({type(layer).__name__})")
+                raise
             if not isinstance(value, Tensor) and number + 1 < len(self.layers):
                 as_tensors(value, name)  # before the next layer complains of what this one did
         return value
@@ -319,6 +345,11 @@ def as_tensors(value: Any, name: str) -> list[Tensor]:
     )
 
 
+def _tell(error: Exception, where: str) -> None:
+    """Note where an error came from, as Python 3.11's add_note does."""
+    error.__notes__ = [*getattr(error, "__notes__", ()), where]
+
+
 def _describe(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {', '.join(type(v).__name__ for v in value) or 'nothing'}"
@@ -333,4 +364,5 @@ def crossing_of(tensor: Tensor) -> Crossing:
     cuts: list[tuple[int, tuple[int, ...]]] = []
     if isinstance(tensor, TileTensor):
         cuts = [(dim % tensor.ndim, points) for dim, points in zip(tensor.spec.dims, tensor.spec.cuts)]
-    return Crossing(tuple(tensor.shape), dtype, tensor.dtype.is_floating_point, tuple(cuts))
+    differentiable = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    return Crossing(tuple(tensor.shape), dtype, differentiable, tuple(cuts))

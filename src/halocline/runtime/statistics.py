@@ -29,8 +29,23 @@ def tracked(layers: Sequence[tuple[str, nn.Module]]) -> list[_NormBase]:
     ]
 
 
-def untracked_buffers(layers: Sequence[tuple[str, nn.Module]]) -> dict[str, Tensor]:
-    """All other buffers: a forward that changes one cannot be exact in several copies."""
+@contextmanager
+def unchanged(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
+    """A forward that may change no other buffer: recomputed it would change it twice, and copies of a stage would each
+    change their own. A cache that grows is none of that."""
+    before = {name: buffer.clone() for name, buffer in _untracked_buffers(layers).items()}
+    yield
+    for name, buffer in _untracked_buffers(layers).items():
+        was = before.get(name)
+        if was is not None and was.shape == buffer.shape and not torch.equal(was, buffer):
+            raise ValueError(
+                f"a forward changes its layer's buffer {name}, which would happen more than once where a stage "
+                f"recomputes or has a mirrored pipe or replicas: use recompute = false, pipes = 1 and replicas = 1, or "
+                f"set that module to eval()"
+            )
+
+
+def _untracked_buffers(layers: Sequence[tuple[str, nn.Module]]) -> dict[str, Tensor]:
     found = {}
     for name, layer in layers:
         for path, module in layer.named_modules():
@@ -120,6 +135,19 @@ def frozen(modules: Sequence[_NormBase]) -> Iterator[None]:
     finally:
         for module, (mean, variance, count) in zip(modules, saved):
             module.running_mean, module.running_var, module.num_batches_tracked = mean, variance, count
+
+
+@contextmanager
+def any_momentum(modules: Sequence[_NormBase]) -> Iterator[None]:
+    """A forward without data: a momentum of None would divide by a counter that has no value there."""
+    averaging = [module for module in modules if module.momentum is None]
+    for module in averaging:
+        module.momentum = 0.0
+    try:
+        yield
+    finally:
+        for module in averaging:
+            module.momentum = None
 
 
 def _mean(module: _NormBase) -> Tensor:

@@ -1,0 +1,126 @@
+"""Models that are not plain sequences of operators: each equals one device across stage boundaries, or is refused.
+
+All stages are on one process, which hands over from one to the next as ranks do, but for the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from halocline.plan import Plan, Stage
+from halocline.runtime import Engine, verify
+
+CUT = Plan(tuple(Stage((s, s + 1)) for s in range(4)), "interleaved", 2, chunks=4)
+AGAIN = Plan(tuple(Stage((s, s + 1), recompute=True) for s in range(4)), "interleaved", 2, chunks=4)
+
+
+class Does(nn.Module):
+    """A layer of one line."""
+
+    def __init__(self, what: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.linear, self.what = nn.Linear(4, 4), what
+
+    def forward(self, x: Any) -> Any:
+        return self.what(self.linear(x) if torch.is_tensor(x) and not x.is_complex() else x)
+
+
+class Shared(nn.Module):
+    """One module under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 4)
+        self.both = nn.Sequential(self.one, nn.Tanh(), self.one)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.both(x) + self.one(x)
+
+
+class Counts(nn.Module):
+    """Changes a buffer in its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x
+
+
+class Decides(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.mean() > 0 else -x
+
+
+class WritesTo(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(3).add_(1)
+
+
+def linear() -> nn.Module:
+    return nn.Linear(4, 4)
+
+
+MODELS: dict[str, list[Any]] = {
+    "one module under two names": [Shared, Shared, nn.Tanh, linear],
+    "layers that write to their input": [linear, lambda: nn.Hardswish(inplace=True), WritesTo, linear],
+    "complex numbers": [lambda: Does(torch.fft.fft), lambda: Does(torch.conj), lambda: Does(torch.real), linear],
+    "an average instead of a momentum": [linear, lambda: nn.BatchNorm1d(4, momentum=None), nn.Tanh, linear],
+}
+
+
+def batch(samples: int) -> tuple[Tensor, Tensor]:
+    x = torch.linspace(-2, 1, samples * 4, dtype=torch.float64).view(samples, 4).sin()
+    return x, torch.arange(samples) % 4
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def engine(plan: Plan, layers: list[Any]) -> Engine:
+    return Engine(plan, layers, loss=F.cross_entropy, optimizer=sgd, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("plan", [CUT, AGAIN], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("model", MODELS)
+def test_equals_one_device(model: str, plan: Plan) -> None:
+    batches = [batch(6), batch(5)]
+    known = verify.reference(MODELS[model], plan, batches, loss=F.cross_entropy, optimizer=sgd, dtype=torch.float64)
+    found = verify.compare(engine(plan, MODELS[model]), batches, known)
+    found.require(known)
+    assert found.worst < 1e-10
+
+
+def test_a_buffer_that_a_forward_changes() -> None:
+    layers = [linear, Counts, nn.Tanh, linear]
+    engine(CUT, layers).step(*batch(4))
+    with pytest.raises(ValueError, match=r"buffer 1\.calls, which would happen more than once"):
+        engine(AGAIN, layers).step(*batch(4))
+
+
+def test_a_layer_that_asks_for_values() -> None:
+    with pytest.raises(ValueError, match=r"layer 1 \(Decides\) asks for values of its data .* the last stage"):
+        engine(CUT, [linear, Decides, nn.Tanh, linear]).step(*batch(4))
+    engine(CUT, [linear, linear, nn.Tanh, lambda: nn.Sequential(Decides(), nn.Linear(4, 4))]).step(*batch(4))
+
+
+def test_an_error_in_a_layer_names_it() -> None:
+    for plan, when in ((CUT, ", run without data"), (Plan((Stage((0, 4)),)), "")):
+        with pytest.raises(RuntimeError) as caught:
+            engine(plan, [linear, linear, lambda: nn.Linear(5, 5), linear]).step(*batch(4))
+        assert caught.value.__notes__[0].startswith(f"in layer 2 (Linear){when}")
+
+
+def test_inputs_that_want_gradients() -> None:
+    x, y = batch(4)
+    plain = engine(CUT, [linear] * 4).step(x, y).loss
+    assert engine(CUT, [linear] * 4).step(x.clone().requires_grad_(), y).loss == plain
