@@ -25,13 +25,20 @@ class Batch:
 
     def __init__(self, plan: Plan, replica: int, inputs: Any, targets: Any, samples: int | None = None) -> None:
         self.plan, self.replica = plan, replica
-        self.inputs, self._targets = _tensors(inputs), targets
-        self.samples = samples if samples is not None else self._count()
+        self.inputs, self._targets = _tensors("inputs", inputs), targets
+        counts = {int(tensor.shape[0]) for tensor in (*self.inputs, *_tensors("targets", targets))}
+        if len(counts) > 1:
+            raise ValueError(
+                f"inputs and targets have {min(counts)} and {max(counts)} samples: give each of them as many"
+            )
+        if samples is not None and counts - {samples}:
+            raise ValueError(f"samples = {samples} but the batch has {counts.pop()}: leave out samples")
+        self.samples = samples if samples is not None else self._count(counts)
         """Of the whole step, all replicas."""
 
-    def _count(self) -> int:
-        for tensor in (*self.inputs, *_tensors(self._targets)):
-            return int(tensor.shape[0])
+    def _count(self, counts: set[int]) -> int:
+        for count in counts:
+            return count
         if self.plan.batch is not None:
             return self.plan.batch * self.plan.replicas
         raise ValueError("neither inputs nor targets were given on this rank: pass samples=, the size of the batch")
@@ -68,10 +75,23 @@ def _spread(begin: int, end: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(begin + (end - begin) * i // parts for i in range(parts + 1)))
 
 
-def _tensors(value: Any) -> list[Any]:
+def _tensors(what: str, value: Any) -> list[Any]:
     if value is None:
         return []
-    return [value] if isinstance(value, (Tensor, Patchwork)) else list(value)
+    tensors = [value] if isinstance(value, (Tensor, Patchwork)) else value
+    if not isinstance(tensors, (tuple, list)) or not all(
+        isinstance(t, (Tensor, Patchwork)) and t.ndim for t in tensors
+    ):
+        raise ValueError(
+            f"the {what} are {_describe(value)}: give a tensor, or a tuple of tensors, whose first dim counts samples"
+        )
+    return list(tensors)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, (tuple, list)) and value:
+        return f"a {type(value).__name__} with a {type(next(iter(value))).__name__} in it"
+    return "a tensor without dims" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def fields(tensors: Sequence[Any]) -> list[Field]:

@@ -26,6 +26,7 @@ from halocline.runtime.executor import Executor, Observer
 from halocline.runtime.finite import POLICIES, NotFinite, origin
 from halocline.runtime.launch import join, stop
 from halocline.runtime.layers import Layer, named_layers
+from halocline.runtime.mean_loss import require_mean
 from halocline.runtime.reading import Reads, reads
 from halocline.runtime.relay import Relay
 from halocline.runtime.shard import divided_buffers, settle
@@ -95,6 +96,9 @@ class Engine:
         if nan not in POLICIES:
             raise ValueError(f"nan={nan!r} is no policy: use {' or '.join(map(repr, POLICIES))}")
         self.nan = nan
+        require_mean(loss)
+        if clip is not None and not clip > 0:
+            raise ValueError(f"clip = {clip} is not above 0: give the largest norm that gradients may have, e.g. 1.0")
         named = self.named = named_layers(layers)
         self._check(named)
         self._loss, self._skipped = 0.0, False

@@ -5,7 +5,7 @@ The instructions are the schedule's own, less those of backwards: a part of one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -43,10 +43,10 @@ class Evaluation:
 class ForwardExecutor(Executor):
     """Runs the forwards of a schedule and measures what comes out."""
 
-    measures: Sequence[Measure] = ()
+    measures: Mapping[str, Measure]
     found: Tensor
 
-    def evaluate(self, work: StepWork, measures: Sequence[Measure]) -> Tensor:
+    def evaluate(self, work: StepWork, measures: Mapping[str, Measure]) -> Tensor:
         """The sums of the loss (times samples) and of each measure, of the microbatches that this rank speaks for."""
         self.measures = measures
         self.found = torch.zeros(1 + len(measures), dtype=torch.float64, device=self.world.device)
@@ -71,10 +71,10 @@ class ForwardExecutor(Executor):
             return
         with torch.no_grad():
             sums = [runner.loss(value, target) * self.work.samples[microbatch]]
-            sums += [measure(value, target) for measure in self.measures]
-        for number, value in enumerate(sums):
+            sums += [measure(value, target) for measure in self.measures.values()]
+        for name, value in zip(("the loss", *self.measures), sums):
             if not isinstance(value, Tensor) or isinstance(value, TileTensor) or value.ndim:
-                raise ValueError(f"measure {number - 1} returned {type(value).__name__}: it must return one number")
+                raise ValueError(f"measure {name!r} returned a {type(value).__name__}: it must return one number")
         if self.local == self.layout.team(pipe, stage)[0]:
             self.found += torch.stack([s.detach().double().to(self.found.device) for s in sums])
 
@@ -89,6 +89,8 @@ def _forward_only(instruction: Instruction) -> bool:
 
 def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> Evaluation:
     """See `Engine.evaluate`."""
+    if not batch.samples:
+        raise ValueError("a batch of 0 samples has no loss: give at least 1")
     work = StepWork.of(batch, batch.loose_cuts(), engine.steps, engine.world.device)
     executor = ForwardExecutor(
         engine.world,
@@ -103,7 +105,7 @@ def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> E
     with _in_evaluation(engine), engine.sharding.gathered():
         try:
             engine.relay.learn(fields(batch.inputs), sorted({n for n in work.samples if n}, reverse=True))
-            sums = executor.evaluate(work, list(measures.values()))
+            sums = executor.evaluate(work, measures)
         finally:
             torch.random.set_rng_state(state)
         totals = engine.world.sum(sums, label="sum of measures").tolist()

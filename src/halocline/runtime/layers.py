@@ -34,6 +34,10 @@ def _each_once(named: list[tuple[str, Layer]]) -> list[tuple[str, Layer]]:
     first: dict[int, str] = {}
     found = []
     for name, layer in named:
+        if not callable(layer):
+            raise ValueError(
+                f"layer {name} is a {type(layer).__name__}: give an nn.Module, or a function that makes one"
+            )
         if isinstance(layer, nn.Module) and id(layer) in first:
             if any(True for _ in (*layer.parameters(), *layer.buffers())):
                 raise ValueError(

@@ -4,6 +4,7 @@ clipped by the norm of the whole model. Knows parameters and who speaks for them
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 
 import torch
@@ -30,16 +31,36 @@ def make_optimizers(
 ) -> dict[int, torch.optim.Optimizer]:
     """One optimizer per stage, its state divided over the ranks that `shared_out(stage)` names, if any."""
 
+    if not callable(make):
+        raise ValueError(
+            f"optimizer is a {type(make).__name__}, not a function that makes one of a stage's parameters: pass e.g. "
+            f"lambda p: torch.optim.SGD(p, lr=0.1)"
+        )
     made: dict[int, torch.optim.Optimizer] = {}
     for stage in stages:
         parameters = [p for p in parameters_of(stages, stage) if p.requires_grad and p not in ties.aliases]
         if not parameters:
             continue
-        made[stage] = _one_kind_per_group(make(parameters))
+        made[stage] = _one_kind_per_group(_without_closure(make(parameters)))
         ranks = shared_out(stage)
         if len(ranks) > 1:
             made[stage] = divided(made[stage], world.group(ranks))
     return made
+
+
+def _without_closure(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer, if it is one that steps on the gradients of one forward and backward."""
+    if not hasattr(optimizer, "param_groups"):
+        raise ValueError(
+            f"optimizer made a {type(optimizer).__name__}, not an optimizer: return torch.optim.SGD(p, ...)"
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"{type(optimizer).__name__} needs a closure, to run the model several times in one step, and here a step "
+            f"runs it once: use another optimizer"
+        )
+    return optimizer
 
 
 def _one_kind_per_group(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -1,0 +1,77 @@
+"""What an engine is given that it cannot use is refused in one line with the way out, before or at the first step."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from halocline.plan import Plan, Stage
+from halocline.runtime import Engine
+
+PLAN = Plan((Stage((0, 1)),), microbatches=2)
+
+
+class Learns(nn.Module):
+    """A loss with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+
+def engine(**given: Any) -> Engine:
+    options: dict[str, Any] = {"loss": F.mse_loss, "optimizer": lambda p: torch.optim.SGD(p, lr=0.1), **given}
+    return Engine(PLAN, options.pop("layers", [nn.Linear(2, 2)]), **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"loss": None}, "loss = None is not a function"),
+        ({"loss": nn.MSELoss}, r"the class MSELoss, not one of it: pass MSELoss\(\)"),
+        ({"loss": nn.MSELoss(reduction="sum")}, "reduction = 'sum', and microbatches are weighted .* use .* 'mean'"),
+        ({"loss": partial(F.mse_loss, reduction="sum")}, "reduction = 'sum'"),
+        ({"loss": Learns()}, "a Learns, has parameters of its own"),
+        ({"clip": 0.0}, r"clip = 0\.0 is not above 0"),
+        ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, "optimizer is a SGD, not a function that makes one"),
+        ({"optimizer": lambda p: None}, "optimizer made a NoneType"),
+        ({"optimizer": torch.optim.LBFGS}, "LBFGS needs a closure"),
+        ({"layers": ["linear"]}, "layer 0 is a str"),
+    ],
+)
+def test_refused_when_made(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        engine(**given)
+
+
+def test_a_mean_over_samples_is_taken() -> None:
+    x = torch.ones(4, 2)
+    for loss in (nn.MSELoss(), nn.KLDivLoss(reduction="batchmean"), partial(F.mse_loss, reduction="mean")):
+        engine(loss=loss).step(x, x)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "samples", "said"),
+    [
+        (torch.ones(4, 2), torch.ones(3, 2), None, "have 3 and 4 samples"),
+        (torch.ones(4, 2), torch.ones(4, 2), 5, "samples = 5 but the batch has 4"),
+        ([[1.0, 2.0]], torch.ones(4, 2), None, "the inputs are a list with a list in it: give a tensor"),
+        ({"x": torch.ones(4, 2)}, torch.ones(4, 2), None, "the inputs are a dict"),
+        (torch.ones(4, 2), torch.ones(()), None, "the targets are a tensor without dims"),
+    ],
+)
+def test_refused_at_a_step(inputs: Any, targets: Any, samples: int | None, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        engine().step(inputs, targets, samples)
+
+
+def test_an_evaluation_of_nothing() -> None:
+    with pytest.raises(ValueError, match="a batch of 0 samples has no loss"):
+        engine().evaluate(torch.ones(0, 2), torch.ones(0, 2))
+    with pytest.raises(ValueError, match="measure 'wide' returned a Tensor"):
+        engine().evaluate(torch.ones(4, 2), torch.ones(4, 2), {"wide": lambda output, target: output})
