@@ -53,6 +53,15 @@ def test_everything_is_written(ask: Any, tmp_path: Path) -> None:
         assert [len(row) for row in plan.frequencies] == [2 * 4] * 8
 
 
+def test_the_blocking_power_is_the_profiles_where_it_says_it(ask: Any, tmp_path: Path) -> None:
+    rows = "stage,instruction,frequency,time,energy\n0,forward,1000,1,200\n0,backward,1000,1,200\n"
+    (tmp_path / "profile.csv").write_text(f"# simulated GPU; blocking power 81.25 W\n{rows}")
+    line = f"energy frontier --profile {tmp_path}/profile.csv --microbatches 2"
+    assert "blocking power 81.25 W (the profile's)" in ask(line)
+    assert json.loads(ask(f"{line} --json"))["blocking_power"] == 81.25
+    assert "blocking power 60 W (given)" in ask(f"{line} --blocking-power 60")
+
+
 def test_fewer_plans_replace_those_of_an_earlier_run(ask: Any, tmp_path: Path) -> None:
     ask(f"{ASK} --microbatches 2 --out {tmp_path} --plans 12")
     ask(f"{ASK} --microbatches 2 --out {tmp_path} --plans 3")
@@ -112,7 +121,7 @@ def test_schedules_plans_and_degrees(ask: Any, tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("energy frontier", "no profile: give --profile profile.csv"),
-        (f"energy frontier --profile {PROFILE}", "no blocking power: give --blocking-power W"),
+        (f"energy frontier --profile {PROFILE}", "does not say it, give --blocking-power W"),
         (f"{ASK} --cost cheap", "cost"),
         (f"{ASK} --cost exponential --unit-time 1", "unit time 1 s is longer than an instruction"),
         (f"{ASK} --stages 4", "the profile has 8 stages and the plan 4 stages"),

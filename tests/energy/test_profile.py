@@ -19,7 +19,7 @@ from halocline.energy.controller import Controller
 from halocline.energy.law import Law
 from halocline.energy.marks import TimeMarks
 from halocline.energy.offline import Missing, derive
-from halocline.energy.profile_files import ERRORS, blocking_power_of, write_profile
+from halocline.energy.profile_files import ERRORS, write_profile
 from halocline.energy.profile_table import ProfileTable
 from halocline.energy.sampler import Sampler
 from halocline.energy.simulated import SimulatedDevice
@@ -163,7 +163,7 @@ def test_a_profile_is_written_with_its_errors(run: tuple[list[Sweep], Path], tmp
     path = write_profile(tmp_path, sweep.found, "simulated GPU", sweep.blocking)
     table = ProfileTable.read(path)
     assert table.note.startswith("simulated GPU; blocking power")
-    assert blocking_power_of(table) == pytest.approx(Law().blocking, rel=0.02)
+    assert table.blocking_power == pytest.approx(Law().blocking, rel=0.02)
     assert [row.frequency for row in table.of(0, "forward")] == sorted({f for s, _, f in sweep.found if s == 0})[::-1]
     errors = [line for line in (tmp_path / ERRORS).read_text().splitlines() if not line.startswith("#")]
     assert errors[0] == "stage,instruction,frequency,time_error,energy_error"
@@ -225,7 +225,7 @@ def test_the_command_derives_and_tells(
     assert facts["blocking_power"] == pytest.approx(80.0, rel=0.03)
     assert main(["energy", "profile", "--from", str(run[1]), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "simulated GPU" in printed and "stage 3 backward" in printed and "--blocking-power" in printed
+    assert "simulated GPU" in printed and "stage 3 backward" in printed and "blocking power" in printed
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class Options(PlanOptions):
     profile: str | None = None
     """A profile.csv: stage,instruction,frequency,time,energy."""
     blocking_power: float | None = None
-    """Watts that a rank takes while it waits."""
+    """Watts that a rank takes while it waits (left out: what the profile's first line says, if it does)."""
     cost: str = "hull"
     """hull: real times and the convex hull of the measured choices; exponential: the model of the Perseus paper, for
     comparison."""
@@ -55,24 +55,26 @@ class Options(PlanOptions):
 def run(options: Options) -> int:
     if options.profile is None:
         raise ValueError("no profile: give --profile profile.csv, which halocline energy profile writes")
-    if options.blocking_power is None:
-        raise ValueError("no blocking power: give --blocking-power W, what a waiting rank takes (an A100 about 84)")
     if options.plans is not None and options.plans < 1:
         raise ValueError(f"--plans {options.plans} is below 1: use 1 or more")
     factors = _factors(options.stragglers)
     profile = ProfileTable.read(options.profile)
+    power = profile.blocking_power if options.blocking_power is None else options.blocking_power
+    if power is None:
+        raise ValueError(
+            f"no blocking power: {options.profile} does not say it, give --blocking-power W, what a waiting rank takes "
+            f"(an A100 about 84)"
+        )
     plan = _plan(options, profile)
     with _status(options):
-        frontier = solve(
-            plan, profile, options.blocking_power, options.cost, unit_time=options.unit_time, latency=options.latency
-        )
+        frontier = solve(plan, profile, power, options.cost, unit_time=options.unit_time, latency=options.latency)
         rows = savings(frontier, (1.0, *factors))
         plans = _plans(frontier, options)
         written = _write(Path(options.out), frontier, plans, options) if options.out is not None else []
     if options.json:
         print(json.dumps(_facts(frontier, plans, rows)))
     else:
-        _draw(frontier, plans, rows, written)
+        _draw(frontier, plans, rows, written, "the profile's" if options.blocking_power is None else "given")
     return 0
 
 
@@ -151,7 +153,7 @@ def _facts(frontier: Frontier, plans: list[FrequencyPlan], rows: list[Saving]) -
     }
 
 
-def _draw(frontier: Frontier, plans: list[FrequencyPlan], rows: list[Saving], written: list[str]) -> None:
+def _draw(frontier: Frontier, plans: list[FrequencyPlan], rows: list[Saving], written: list[str], power: str) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -179,6 +181,7 @@ def _draw(frontier: Frontier, plans: list[FrequencyPlan], rows: list[Saving], wr
         f"{len(frontier.points)} points from T_min {first.time:.6g} s to T* {last.time:.6g} s; "
         f"least energy {least.energy:.6g} J at {least.time:.6g} s",
         _rounding(frontier, plans),
+        f"blocking power {frontier.blocking_power:g} W ({power})",
         *(f"wrote {path}" for path in written),
     ):
         console.print(line, markup=False, soft_wrap=True)

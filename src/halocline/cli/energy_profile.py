@@ -92,10 +92,8 @@ def _listed(text: str | None) -> tuple[int, ...]:
 
 
 def _tell(options: Options) -> None:
-    from halocline.energy.profile_files import blocking_power_of
-
     table = ProfileTable.read(options.out)
-    blocking = blocking_power_of(table)
+    blocking = table.blocking_power
     facts: dict[str, Any] = {"profile": options.out, "note": table.note, "rows": len(table.rows), "stages": []}
     if blocking is not None:
         facts["blocking_power"] = blocking
@@ -124,7 +122,9 @@ def _tell(options: Options) -> None:
         )
         print(f"; least energy {_at(least)}" if least != top else "")
     if blocking is not None:
-        print(f"  blocking power {blocking:.2f} W: halocline energy frontier --blocking-power {blocking:.2f}")
+        print(
+            f"  blocking power {blocking:.2f} W, which halocline energy frontier --profile {options.out} takes from it"
+        )
 
 
 def _at(row: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ its numbers. Where the blocking power is known, the profile's note says it.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from halocline.energy.attribution import Estimate
@@ -14,7 +13,6 @@ Found = dict[tuple[int, str, int], tuple[Estimate, Estimate]]
 """(stage, kind, MHz) -> seconds and joules of one run on one rank."""
 
 PROFILE, ERRORS = "profile.csv", "profile-errors.csv"
-_BLOCKING = re.compile(r"blocking power ([0-9.]+) W")
 
 
 def table_of(found: Found, note: str) -> ProfileTable:
@@ -27,12 +25,6 @@ def table_of(found: Found, note: str) -> ProfileTable:
         ),
         note,
     )
-
-
-def blocking_power_of(table: ProfileTable) -> float | None:
-    """The watts that a profile's note gives for a device that waits; None if it gives none."""
-    said = _BLOCKING.search(table.note)
-    return float(said[1]) if said is not None else None
 
 
 def write_profile(path: str | Path, found: Found, device: str, blocking: Estimate | None = None) -> Path:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,8 @@ from typing import NamedTuple
 
 INSTRUCTIONS = ("forward", "backward", "backward_input", "backward_weight", "recompute", "reduce")
 """What a row may be about. Forward and backward are needed; the rest is derived where it is missing (see choices)."""
+
+_BLOCKING = re.compile(r"blocking power (\d+(?:\.\d+)?) W")
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
 
@@ -71,6 +74,12 @@ class ProfileTable:
     @property
     def stages(self) -> int:
         return 1 + max(row.stage for row in self.rows)
+
+    @property
+    def blocking_power(self) -> float | None:
+        """The watts of a rank that waits, where the note says "blocking power 80.00 W" as those of our own runs do."""
+        said = _BLOCKING.search(self.note)
+        return float(said[1]) if said is not None else None
 
     def of(self, stage: int, instruction: str) -> tuple[Row, ...]:
         """The rows of one instruction of a stage, highest frequency first; none if it was not measured."""
