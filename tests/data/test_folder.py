@@ -188,6 +188,21 @@ def test_one_process_can_tell_the_others(tmp_path: Path) -> None:
     assert (len(other), skipped(other)) == (5, (str(path),))
 
 
+def test_the_size_is_that_of_the_first_good_file(tmp_path: Path) -> None:
+    """A bad one's was asked of all the others, and processes that were told of it took another."""
+    picture(tmp_path / "a" / "0.png", (40, 44), channels=1)
+    picture(tmp_path / "a" / "1.png", (60, 64))
+    cut = (tmp_path / "a" / "1.png").read_bytes()
+    (tmp_path / "a" / "1.png").write_bytes(cut[: len(cut) // 2])
+    picture(tmp_path / "a" / "2.png")
+    data = opened(tmp_path, image=None, bad="skip")
+    assert data.inputs[0].shape == (3, 20, 24) and len(skipped(data)) == 2
+    told = opened(tmp_path, image=None, bad="skip", known_bad=skipped(data))
+    assert told.inputs == data.inputs
+    with pytest.raises(BadFile, match=r"a/0.png: has 1 channels"):  # told of none, it must not find others by itself
+        opened(tmp_path, image=None, bad="skip", known_bad=[])
+
+
 def test_all_files_bad(tmp_path: Path) -> None:
     picture(tmp_path / "a" / "0.png", channels=1)
     with pytest.raises(ValueError, match=r"all 1 files are bad, the first: .*0.png: has 1 channels"):

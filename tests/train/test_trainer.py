@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from halocline.data.dataset import Spec
@@ -16,7 +17,9 @@ from halocline.runtime.finite import NotFinite
 from halocline.runtime.layers import one_device
 from halocline.tiling.boxes import Box
 from halocline.train import Config, Trainer
+from halocline.train.datasets import open_datasets
 from halocline.train.metrics import read
+from halocline.train.planning import model_of
 
 SMALL: dict[str, Any] = {"model": "small-cnn", "device": "cpu", "batch_size": 4, "samples": 16, "image_size": "16"}
 
@@ -117,6 +120,16 @@ def test_options_of_the_engine_take_effect(
     exact = "offload" in settings or "recompute" in settings or "nan" in settings
     assert (steps(entries) == steps(plain)) == exact or "channels_last" in settings
     assert trainer.engine.options.offload == settings.get("offload", False)
+
+
+def test_evaluation_has_the_size_of_training(tmp_path: Path) -> None:
+    """Where files say it: those to evaluate on may be larger."""
+    for name, side in (("train/a/0.png", 16), ("train/a/1.png", 20), ("val/a/0.png", 24)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (side + 1, side)).save(tmp_path / name)
+    config = Config(model="small-cnn", app=1, datapath=str(tmp_path), batch_size=2)
+    trained, evaluated = open_datasets(config, Plan((Stage((0, 8)),), "layer", 1, batch=2), model_of(config))
+    assert evaluated is not None and trained.inputs[0].pixels == evaluated.inputs[0].pixels == (16, 17)
 
 
 def test_the_seed_decides(tmp_path: Path) -> None:

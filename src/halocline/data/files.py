@@ -50,7 +50,7 @@ class Files:
     ) -> None:
         """Checks every file. `stop` raises about the first bad one; `skip` leaves bad ones out, which takes longer as
         it decodes them, and gives the same result in every process, or in one that tells the others its `skipped` as
-        `known_bad`. Without `image` the first file's size is the one that all must have."""
+        `known_bad`. Without `image` the first good file's size is the one that all must have."""
         if bad not in POLICIES:
             raise ValueError(f"{bad!r} is not a policy for bad files: use {' or '.join(POLICIES)}")
         if listing.classes and len(listing.classes) > classes:
@@ -159,9 +159,11 @@ class Files:
         """The size of every image and, of those to leave out, why."""
         left_out = set(known_bad or ())
         thorough = bad == SKIP and known_bad is None
-        if self.image is None:
-            self.image = self._first_size(listing, left_out)
+        stops = bad == STOP or known_bad is not None  # who was told must not leave out others than the rest does
         masks = listing.masks or (None,) * len(listing.images)
+        pairs = list(zip(listing.images, masks))
+        if self.image is None:
+            self.image = self._first_size([pair for pair in pairs if pair[0] not in left_out], thorough, stops)
 
         def checked(pair: tuple[str, str | None]) -> tuple[int, int] | BadFile:
             if pair[0] in left_out:
@@ -173,13 +175,12 @@ class Files:
 
         sizes: list[tuple[int, int]] = []
         reasons: dict[str, str] = {}
-        pairs = list(zip(listing.images, masks))
         with ThreadPoolExecutor(CHECKERS) as pool:
             for start in range(0, len(pairs), _BLOCK):
                 block = pairs[start : start + _BLOCK]
                 for (path, _), result in zip(block, pool.map(checked, block)):
                     if isinstance(result, BadFile):
-                        if bad == STOP and path not in left_out:
+                        if stops and path not in left_out:
                             pool.shutdown(wait=False, cancel_futures=True)
                             raise result
                         reasons[path] = str(result)
@@ -188,15 +189,14 @@ class Files:
                         progress(len(sizes), len(pairs))
         return sizes, reasons
 
-    def _first_size(self, listing: Listing, left_out: set[str]) -> tuple[int, int] | None:
-        for path in listing.images:
-            if path not in left_out:
-                try:
-                    picture = open_picture(path, self.level)
-                except BadFile:
-                    continue
-                picture.close()
-                return picture.size
+    def _first_size(self, pairs: list[tuple[str, str | None]], thorough: bool, stops: bool) -> tuple[int, int] | None:
+        """The size of the first good file; a bad one's would be asked of all the others."""
+        for path, mask in pairs:
+            try:
+                return self._check_file(path, mask, thorough)
+            except BadFile:
+                if stops:
+                    raise
         return None
 
     def _check_file(self, path: str, mask: str | None, thorough: bool) -> tuple[int, int]:
@@ -210,8 +210,8 @@ class Files:
                     f"(--model-options channels={has})",
                 )
             size = picture.size
-            assert self.image is not None
-            if size[0] + 2 * self._pad < self.image[0] or size[1] + 2 * self._pad < self.image[1]:
+            room = 2 * self._pad
+            if self.image and (size[0] + room < self.image[0] or size[1] + room < self.image[1]):
                 raise BadFile(path, too_small("it", size, self.image))
             picture.check(thorough and size[0] * size[1] <= THOROUGH_PIXELS)
         finally:

@@ -62,6 +62,8 @@ def open_datasets(
     trained = open_dataset(app, datapath, split=TRAIN, **settings)
     if not config.evaluation_fraction:
         return trained, None
+    if not model.sequence:
+        settings["image"] = trained.inputs[0].pixels  # where files say it, a folder for evaluation might say another
     return trained, open_dataset(app, datapath, split=EVALUATION, **settings)
 
 
