@@ -15,8 +15,11 @@ from torch import Tensor, nn
 
 from halocline.plan import Plan, Stage
 from halocline.runtime import Engine, verify
+from halocline.runtime.building import refuse_own_group
 
 CUT = Plan(tuple(Stage((s, s + 1)) for s in range(4)), "interleaved", 2, chunks=4)
+MIRRORED = Plan((Stage((0, 4)),), "gems", 2, pipes=2)
+"""Both pipes on one rank: each a copy that sees half of the microbatches."""
 AGAIN = Plan(tuple(Stage((s, s + 1), recompute=True) for s in range(4)), "interleaved", 2, chunks=4)
 
 
@@ -65,6 +68,16 @@ class WritesTo(nn.Module):
         return x.mul_(3).add_(1)
 
 
+class Image(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[..., None] * torch.arange(1, 4, dtype=x.dtype)
+
+
+class Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square().mean(-1)
+
+
 def linear() -> nn.Module:
     return nn.Linear(4, 4)
 
@@ -73,6 +86,8 @@ MODELS: dict[str, list[Any]] = {
     "one module under two names": [Shared, Shared, nn.Tanh, linear],
     "layers that write to their input": [linear, lambda: nn.Hardswish(inplace=True), WritesTo, linear],
     "complex numbers": [lambda: Does(torch.fft.fft), lambda: Does(torch.conj), lambda: Does(torch.real), linear],
+    "statistics that are used and not changed": [linear, lambda: nn.BatchNorm1d(4).eval(), nn.Tanh, linear],
+    "statistics that nobody counts": [Image, lambda: nn.InstanceNorm1d(4, track_running_stats=True), Mean, linear],
     "an average instead of a momentum": [linear, lambda: nn.BatchNorm1d(4, momentum=None), nn.Tanh, linear],
 }
 
@@ -90,7 +105,7 @@ def engine(plan: Plan, layers: list[Any]) -> Engine:
     return Engine(plan, layers, loss=F.cross_entropy, optimizer=sgd, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("plan", [CUT, AGAIN], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("plan", [CUT, AGAIN, MIRRORED], ids=["kept", "recomputed", "mirrored"])
 @pytest.mark.parametrize("model", MODELS)
 def test_equals_one_device(model: str, plan: Plan) -> None:
     batches = [batch(6), batch(5)]
@@ -111,6 +126,11 @@ def test_a_layer_that_asks_for_values() -> None:
     with pytest.raises(ValueError, match=r"layer 1 \(Decides\) asks for values of its data .* the last stage"):
         engine(CUT, [linear, Decides, nn.Tanh, linear]).step(*batch(4))
     engine(CUT, [linear, linear, nn.Tanh, lambda: nn.Sequential(Decides(), nn.Linear(4, 4))]).step(*batch(4))
+
+
+def test_a_layer_that_talks_to_all_processes() -> None:
+    with pytest.raises(ValueError, match="layer 1 holds a SyncBatchNorm, which sums over all processes"):
+        refuse_own_group("1", nn.Sequential(nn.Conv2d(3, 3, 1), nn.SyncBatchNorm(3)))
 
 
 def test_an_error_in_a_layer_names_it() -> None:

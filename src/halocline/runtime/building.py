@@ -41,6 +41,8 @@ def build_stages(
         stages[stage] = []
         for name, layer in named[first:stop]:
             module = build(name, layer, seed)
+            if world.size > 1 and layout.plan.stages[stage].tile_count * layout.plan.stages[stage].lanes == 1:
+                refuse_own_group(name, module)
             beginnings.apply(name, module)
             if channels_last:
                 module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -55,6 +57,15 @@ def build_stages(
         if divide is not None:
             divide.tell()
     return stages
+
+
+def refuse_own_group(name: str, layer: nn.Module) -> None:
+    """On tiles and lanes a SyncBatchNorm is BatchNorm; elsewhere it would wait for processes of other stages."""
+    if any(isinstance(module, nn.SyncBatchNorm) for module in layer.modules()):
+        raise ValueError(
+            f"layer {name} holds a SyncBatchNorm, which sums over all processes, whatever stage they have: use "
+            f"BatchNorm, whose statistics are those of the whole microbatch"
+        )
 
 
 class _Division:
@@ -96,6 +107,20 @@ class _Division:
                 sum(self.sizes.values()),
                 len(self.group),
             )
+
+
+def check_divisible(layout: Layout, named: Sequence[tuple[str, Layer]]) -> None:
+    """Refuse tensor degrees that a plan or its layers cannot bear, before anything is started: layers are made without
+    data."""
+    check_tensor(layout)
+    for stage in layout.plan.stages:
+        if stage.tensor == 1:
+            continue
+        from halocline.runtime.tensor_parallel import require_divisible
+
+        for name, layer in named[slice(*stage.layers)]:
+            with torch.device("meta"):
+                require_divisible(name, layer if isinstance(layer, nn.Module) else layer(), stage.tensor)
 
 
 def check_tensor(layout: Layout) -> None:

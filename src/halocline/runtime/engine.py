@@ -320,7 +320,8 @@ class Engine:
             settle(parameter)
         self.ties.sum_gradients()
         for stage, statistics in self.statistics.items():
-            statistics.finish(self.world.sum(statistics.flat(), self.groups[stage]))
+            if statistics.modules:
+                statistics.finish(self.world.sum(statistics.flat(), self.groups[stage]))
         if self.clip is not None:
             clip_gradients(self.clip, self.world, self.layout, self.modules, self.ties)
         for optimizer in self.optimizers.values():

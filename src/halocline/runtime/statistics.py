@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 Tracked = tuple[str, _NormBase]
 
@@ -60,20 +60,24 @@ class RunningStatistics:
     """The terms of one stage's copy in one step."""
 
     def __init__(self, modules: Sequence[_NormBase], total: int) -> None:
-        self.modules = list(modules)
+        self._all = list(modules)
         self.total = total
         """Microbatches of the step over all copies."""
         self.begin()
 
     def begin(self) -> None:
-        """Start a step: remember where the counters stand, and collect from zero."""
+        """Start a step: remember where the counters stand, and collect from zero. Modules in evaluation mode use their
+        statistics and change none."""
+        self.modules = [module for module in self._all if module.training]
         self.started = [int(m.num_batches_tracked) if m.num_batches_tracked is not None else 0 for m in self.modules]
         self.terms = [(torch.zeros_like(_mean(m)), torch.zeros_like(_variance(m))) for m in self.modules]
 
     def _factor(self, number: int, index: int) -> float:
         """f of microbatch `index` of the step, as one device would use it."""
-        momentum = self.modules[number].momentum
-        return 1.0 / (self.started[number] + index + 1) if momentum is None else momentum
+        module = self.modules[number]
+        if module.momentum is None:
+            return 1.0 / (self.started[number] + index + 1) if isinstance(module, _BatchNorm) else 0.0
+        return module.momentum
 
     def _remains(self, number: int, after: int) -> float:
         """What the microbatches from `after` on leave of what was there before."""
@@ -118,7 +122,7 @@ class RunningStatistics:
                 part = summed[start : start + buffer.numel()].view(buffer.shape)
                 buffer.mul_(kept).add_(part.to(buffer.dtype))
                 start += buffer.numel()
-            if module.num_batches_tracked is not None:
+            if module.num_batches_tracked is not None and isinstance(module, _BatchNorm):  # InstanceNorm counts nothing
                 module.num_batches_tracked.add_(self.total)
 
 
