@@ -123,6 +123,13 @@ def options_of(name: str) -> dict[str, Any]:
 
 def _check(name: str, found: Any, given: dict[str, Any]) -> None:
     known = inspect.signature(found).parameters
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for needed in (p for p in known.values() if p.default is p.empty and p.kind not in free):
+        if needed.name not in given:
+            raise ValueError(
+                f"{name} needs {needed.name} and was given {', '.join(given) or 'nothing'}: write --model-options "
+                f"{needed.name}=..., or give it a default"
+            )
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
         return
     for option in given:
