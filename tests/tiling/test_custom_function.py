@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ranks import assert_exact, image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from halocline.tiling import UntiledOperation
@@ -94,3 +94,35 @@ def test_one_that_leaves_the_tiling_is_refused() -> None:
 def test_reentrant_checkpointing_is_refused_with_the_way_out() -> None:
     with pytest.raises(UntiledOperation, match="use_reentrant=False"):
         assert_exact(lambda x: checkpoint(F.silu, x * 2, use_reentrant=True), (2, 3, 7, 5), grid=(1, 2))
+
+
+def hooked(kind: str, hook: Callable[..., Any]) -> nn.Module:
+    net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1), nn.ReLU())
+    getattr(net[1], kind)(hook)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook"),
+    [
+        ("register_full_backward_hook", lambda module, inputs, outputs: (inputs[0] / inputs[0].norm(),)),
+        ("register_full_backward_pre_hook", lambda module, outputs: (outputs[0] * outputs[0].mean(),)),
+    ],
+)
+def test_backward_hooks_of_modules(kind: str, hook: Callable[..., Any]) -> None:
+    """Which torch builds on an autograd.Function of its own."""
+    assert_exact(hooked(kind, hook), (2, 3, 7, 5), grid=(2, 2))
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [lambda grad: None, lambda grad: grad / grad.norm(), lambda grad: image(grad.shape), lambda grad: grad.flip(-1)],
+)
+def test_hooks_of_tensors(hook: Callable[[Tensor], Any]) -> None:
+    def run(x: Tensor) -> Tensor:
+        y = F.conv2d(x, image((3, 3, 3, 3)), padding=1)
+        if y.requires_grad:
+            y.register_hook(hook)
+        return F.conv2d(y, image((2, 3, 3, 3)), padding=1)
+
+    assert_exact(run, (2, 3, 7, 6), grid=(1, 2))

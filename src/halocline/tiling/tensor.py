@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import BackwardCFunction, once_differentiable
 from torch.utils._mode_utils import no_dispatch
 
 from halocline.tiling.boxes import Box, contains, slices
@@ -209,7 +209,9 @@ class TileTensor(Tensor):
 
     @property
     def grad_fn(self) -> Any:  # type: ignore[override]
-        return self.local.grad_fn
+        with torch._C.DisableTorchFunctionSubclass():
+            node = _GRAD_FN(self)
+        return node if isinstance(node, BackwardCFunction) else self.local.grad_fn
 
     @property
     def is_leaf(self) -> bool:  # type: ignore[override]

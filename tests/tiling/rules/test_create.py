@@ -15,6 +15,7 @@ def test_a_given_shape_gives_a_plain_tensor() -> None:
         lambda x: x + x.new_zeros(4, 1, 1) + x.new_ones((7, 9)) * x.new_full((1,), 3.0),
         lambda x: x * x.new_empty(x.shape[0], 1, 1, 1).fill_(2.0),
         lambda x: torch.cat([x, x.new_ones(2, 1, *x.shape[2:])], 1),
+        lambda x: x * x.new_tensor([1, 2, 3, 4]).view(-1, 1, 1),
     ):
         assert_exact(function, SHAPE, grid=(2, 2), tiled=True)
 

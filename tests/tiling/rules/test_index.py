@@ -125,6 +125,19 @@ def test_a_factorized_reduction() -> None:
     assert_exact(Reduce(), (2, 4, 3, 4), grid=(3, 1))
 
 
+def test_a_table_read_by_the_class_of_each_pixel() -> None:
+    rows, weights = image((4, 5)).requires_grad_(), image((4,)).requires_grad_()
+    for margin in (0, 1):
+        assert_exact(
+            lambda x, rows, weights: x + (rows[x.argmax(1)] * weights[x.argmax(1)].unsqueeze(-1)).sum(-1).unsqueeze(1),
+            SHAPE,
+            grid=(2, 2),
+            margin=margin,
+            plain=[rows, weights],
+            tiled=True,
+        )
+
+
 def test_what_is_refused() -> None:
     x = tiling.tile(torch.zeros(SHAPE), (2, 2), NoCommunication(0, 4))
     rows = torch.tensor([0, 1])
@@ -133,7 +146,7 @@ def test_what_is_refused() -> None:
         lambda: x[x > 0],
         lambda: x[..., 3:3],
         lambda: x.index_select(2, rows),
-        lambda: torch.zeros(2, 4)[x.long()],
+        lambda: torch.zeros(SHAPE)[x > 0],
         lambda: x.__setitem__(x > 0, 0.0),
         lambda: x.__setitem__((0, 0, 0), torch.zeros(9)),
         lambda: torch.gather(x, 2, (x > 0).long()),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 _PROPERTIES = (
@@ -44,6 +46,24 @@ rule(torch.numel, Tensor.numel, Tensor.nelement)(TileTensor.numel)
 rule(Tensor.dim, Tensor.ndimension)(TileTensor.dim)
 rule(Tensor.__len__)(TileTensor.__len__)
 rule(getattr(Tensor, "data").__get__)(lambda input: TileTensor.wrap(input.local.data, input.spec))  # noqa: B009
+
+
+@rule(Tensor.register_hook)
+def register_hook(input: TileTensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
+    """The hook sees the gradient as a tile, and returns one, or nothing."""
+    if not input.spec.bare:
+        why = (
+            "the gradient of a tile with margins is not whole before they are returned; set the hook outside of fused()"
+        )
+        raise untiled(Tensor.register_hook, (input, hook), why=why)
+
+    def on_tile(grad: Tensor) -> Tensor | None:
+        new = hook(TileTensor.wrap(grad, input.spec))
+        if new is None:
+            return None
+        return new.retiled(input.spec).local if isinstance(new, TileTensor) else part_of(new, input.spec)
+
+    return input.local.register_hook(on_tile)
 
 
 @rule(torch.autograd.backward, Tensor.backward)

@@ -37,6 +37,14 @@ def _random_like(function: Callable[..., Any]) -> None:
         return TileTensor.wrap(part_of(drawn, input.spec).clone(), input.spec)
 
 
+@rule(Tensor.new_tensor)
+def new_tensor(input: Tensor, data: Any, **kwargs: Any) -> Tensor:
+    """A plain tensor of the numbers given, as fixed kernels are made."""
+    if not isinstance(input, TileTensor) or isinstance(data, Tensor):
+        raise untiled(Tensor.new_tensor, (input, data), kwargs, why="it copies numbers, not tensors; use clone")
+    return input.local.detach().new_tensor(data, **kwargs)
+
+
 for _draw in (torch.rand_like, torch.randn_like, torch.randint_like):
     _random_like(_draw)
 

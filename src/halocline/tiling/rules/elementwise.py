@@ -30,9 +30,9 @@ __neg__ __pos__ __abs__ __invert__
 """
 _NARY = """
 add addcdiv addcmul arctan2 atan2 bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift clamp
-clamp_max clamp_min clip copysign div divide eq fmax fmin fmod float_power floor_divide ge greater greater_equal gt
-heaviside hypot isclose le ldexp lerp less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor lt
-masked_fill maximum minimum mul multiply ne nextafter not_equal pow remainder rsub sub subtract true_divide
+clamp_max clamp_min clip complex copysign div divide eq fmax fmin fmod float_power floor_divide ge greater greater_equal
+gt heaviside hypot isclose le ldexp lerp less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor lt
+masked_fill maximum minimum mul multiply ne nextafter not_equal polar pow remainder rsub sub subtract true_divide
 where xlogy copy_
 __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__
 __div__ __rdiv__ __idiv__ __floordiv__ __rfloordiv__ __ifloordiv__ __mod__ __rmod__ __imod__ __pow__ __rpow__ __ipow__

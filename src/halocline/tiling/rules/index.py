@@ -168,10 +168,18 @@ def _width(item: Any) -> int:
 @rule(Tensor.__getitem__)
 def getitem(input: Tensor, key: Any) -> Tensor:
     if not isinstance(input, TileTensor):
-        raise untiled(Tensor.__getitem__, (input, key), why="a tile used as an index chooses by its values")
+        return _looked_up(input, key)
     taken = read(input, key, Tensor.__getitem__)
     out = TileTensor.wrap(input.local[taken.items], taken.spec)
     return out.full().squeeze(taken.single) if taken.single else out
+
+
+def _looked_up(table: Tensor, key: Any) -> TileTensor:
+    """Of a plain table the rows that each pixel names, as `weights[classes]` does."""
+    if not isinstance(key, TileTensor) or key.dtype in (torch.bool, torch.uint8):
+        raise untiled(Tensor.__getitem__, (table, key), why="a tile used as an index chooses by its values")
+    spec = key.spec.with_dims(tuple(d - (table.ndim - 1) for d in key.spec.dims))
+    return TileTensor.wrap(table[key.local], spec)
 
 
 @rule(Tensor.__setitem__)
