@@ -166,6 +166,12 @@ def test_sizes_in_other_words() -> None:
         ("gpt3-xl 8 4 --layers 8 --partition_method custom:0,8,14,21,27", "ends at 27 but the model has 11 layers"),
         ("t5-3b 8 4 --pp 3 --partition_method uniform_transformer", "stages = 3 is odd"),
         ("gpt3-xl 8 4 --hidden 30 --heads 4 --dry_run true", "30"),
+        (
+            "gpt3-small 8 4 --tp 8 --dry_run true",
+            "2.attention has 12 heads, which do not divide among tensor = 8",
+        ),
+        ("bloom-3b 8 4 --tp 3 --dry_run true", "do not divide among tensor = 3 ranks"),
+        ("wide-resnet50_4 8 4 --partition_method uniform_transformer", "does not say which of its layers are blocks"),
         ("wide-resnet50_4 8 4 --hidden 30", "hidden = 30 is not a multiple of 4"),
         ("gpt3-xl 8 4 --train_schedule 1f2b", "did you mean '1f1b'"),
         ("gpt3-xl 8 4 --export_timing_cvs true", "did you mean --export-timing-csv"),

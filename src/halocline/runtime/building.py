@@ -111,7 +111,7 @@ class _Division:
 
 def check_divisible(layout: Layout, named: Sequence[tuple[str, Layer]]) -> None:
     """Refuse tensor degrees that a plan or its layers cannot bear, before anything is started: layers are made without
-    data."""
+    data, and those that cannot be are left to the run."""
     check_tensor(layout)
     for stage in layout.plan.stages:
         if stage.tensor == 1:
@@ -119,8 +119,12 @@ def check_divisible(layout: Layout, named: Sequence[tuple[str, Layer]]) -> None:
         from halocline.runtime.tensor_parallel import require_divisible
 
         for name, layer in named[slice(*stage.layers)]:
-            with torch.device("meta"):
-                require_divisible(name, layer if isinstance(layer, nn.Module) else layer(), stage.tensor)
+            try:
+                with torch.device("meta"):
+                    module = layer if isinstance(layer, nn.Module) else layer()
+            except (RuntimeError, NotImplementedError):
+                continue
+            require_divisible(name, module, stage.tensor)
 
 
 def check_tensor(layout: Layout) -> None:

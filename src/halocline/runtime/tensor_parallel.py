@@ -50,6 +50,20 @@ def is_sequential(layer: nn.Module) -> bool:
     return getattr(layer, "_some_tokens", False)
 
 
+def require_divisible(name: str, layer: nn.Module, degree: int) -> None:
+    """Refuse, with the arithmetic, a layer that does not divide among `degree` tensor ranks. It may be without data."""
+    for path, word in declared(layer).items():
+        owner, _, child = path.rpartition(".")
+        holder = layer.get_submodule(owner)
+        if word == HEADS:
+            _divide(f"{name}.{path}", holder.get_buffer(child).shape[0], "heads", degree)
+        elif word != SEQUENCE:
+            _style(f"{name}.{path}", word, getattr(holder, child), degree)
+        if word == ROW and hasattr(holder, "head_features"):
+            heads = getattr(holder, child).in_features // holder.head_features
+            _divide(f"{name}.{owner}" if owner else name, heads, "heads", degree)
+
+
 def split_layer(
     name: str,
     layer: nn.Module,
@@ -64,6 +78,7 @@ def split_layer(
     Of the `last` layer of a model the logits stay divided, for a loss that can take them so. With `sequence`, a layer
     that declares how works on some of the tokens; whoever comes after it is given them all (`receive_all`).
     """
+    require_divisible(name, layer, mesh.size())
     plan: dict[str, ParallelStyle] = {}
     words = declared(layer)
     sequence = sequence and SEQUENCE in words.values()
@@ -79,19 +94,15 @@ def split_layer(
             if sequence:
                 plan[path] = SequenceParallel(sequence_dim=TOKENS, use_local_output=True)
             continue
-        where = f"{name}.{path}"
         owner, _, child = path.rpartition(".")
         holder = layer.get_submodule(owner)
         if word == HEADS:
-            _split_buffer(where, holder, child, mesh)
+            _split_buffer(holder, child, mesh)
             continue
-        style = _style(where, word, getattr(holder, child), mesh.size(), last and not lanes)
+        style = _style(f"{name}.{path}", word, getattr(holder, child), mesh.size(), last and not lanes)
         if sequence and isinstance(style, RowwiseParallel):
             style = RowwiseParallel(output_layouts=Shard(TOKENS))
         plan[path] = style
-        if word == ROW and hasattr(holder, "head_features"):
-            heads = getattr(holder, child).in_features // holder.head_features
-            _divide(f"{name}.{owner}" if owner else name, heads, "heads", mesh.size())
     for path in plan if lanes else ():
         layer.get_submodule(path).register_forward_pre_hook(_out_of_lane)  # before DTensor's own
     if plan:
@@ -106,7 +117,7 @@ def _receive_all(layer: nn.Module, args: tuple[Any, ...]) -> Any:
     return gathered(args)
 
 
-def _style(where: str, word: str, module: nn.Module, degree: int, logits: bool) -> ParallelStyle:
+def _style(where: str, word: str, module: nn.Module, degree: int, logits: bool = False) -> ParallelStyle:
     if isinstance(module, nn.Linear):
         if word == COLUMN:
             _divide(where, module.out_features, "output features", degree)
@@ -151,9 +162,8 @@ def _enough(where: str, words: int, degree: int) -> None:
         )
 
 
-def _split_buffer(where: str, holder: nn.Module, name: str, mesh: DeviceMesh) -> None:
+def _split_buffer(holder: nn.Module, name: str, mesh: DeviceMesh) -> None:
     buffer = holder.get_buffer(name)
-    _divide(where, buffer.shape[0], "heads", mesh.size())
     mine = buffer.chunk(mesh.size())[mesh.get_local_rank()].clone()
     holder.register_buffer(name, mine, persistent=name not in holder._non_persistent_buffers_set)
     holder._divided = {**getattr(holder, "_divided", {}), name: mesh}  # type: ignore[assignment]

@@ -15,6 +15,8 @@ from halocline.models.work import Work, work
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.plan.stage import PARAMETERS
+from halocline.runtime.building import check_divisible
+from halocline.runtime.layers import named_layers
 from halocline.schedule.generate import generate
 from halocline.simulate import Costs, simulate
 from halocline.train.config import Config
@@ -69,6 +71,7 @@ def forecast(config: Config) -> Forecast:
     model = model_of(config)
     if plan is None:
         plan = plan_of(config, model)
+    check_divisible(Layout(plan), named_layers(model.layers))
     try:
         done: tuple[Work, ...] | None = work(model, plan.image)
         size = count(model, None if plan.image is None else (plan.image[0], plan.image[1]))

@@ -126,7 +126,12 @@ def known_of(config: Config, model: Model) -> dict[str, Any]:
     if method in ("profile", "autopipe"):
         image = Plan.from_flags(image_size=config.image_size).image
         return {"costs": [layer.flops for layer in work(model, image)]}
-    if method == "uniform_transformer" and model.kinds:
+    if method == "uniform_transformer":
+        if not model.kinds:
+            raise ValueError(
+                f"partition_method = {method!r} is for transformers, and {model.name} does not say which of its layers "
+                f"are blocks: use uniform, parameters or autopipe, or give your Model its kinds"
+            )
         return {"kinds": model.kinds}
     return {}
 
