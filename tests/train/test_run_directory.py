@@ -128,6 +128,13 @@ def test_metrics_are_json_where_a_loss_is_not_finite() -> None:
     assert read(path) == [{"kind": "step", "step": 1, "loss": None, "lr": None}]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_told_with_the_file() -> None:
+    with pytest.raises(ValueError, match=r"/dev/full could not be written \(no space left"):
+        with Metrics(Path("/dev/full")) as metrics:
+            metrics.write("step", 1, loss=0.5)
+
+
 def test_tensorboard() -> None:
     with Metrics(Path("run/metrics.jsonl"), tensorboard=Path("run/board")) as metrics:
         metrics.write("step", 1, loss=0.5, note="words are left out")

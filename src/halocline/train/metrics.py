@@ -8,6 +8,7 @@ import json
 import math
 import os
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,15 +28,21 @@ class Metrics:
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """`kind` is step or evaluation."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **{n: _told(v) for n, v in values.items()}}) + "\n")
-        self._file.flush()
+        line = json.dumps({"kind": kind, "step": step, **{name: _told(value) for name, value in values.items()}})
+        try:
+            self._file.write(line + "\n")
+            self._file.flush()
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise ValueError(f"{self._file.name} could not be written ({why}): make room, and go on") from error
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, (int, float)):
                     self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # every line was flushed; one that could not be has been told of
+            self._file.close()
         if self._board is not None:
             self._board.close()
 

@@ -58,14 +58,14 @@ class RunDirectory:
 
     def describe(self, plan: Plan, config: Config) -> None:
         """Write the plan and the settings, as this run resolved them."""
+        text = json.dumps({**config.to_dict(), "versions": versions()}, indent=1)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             plan.save(self.plan)
+            self.config.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise ValueError(f"{self.path} cannot be the run's directory ({why}): give another --run-dir") from error
-        text = json.dumps({**config.to_dict(), "versions": versions()}, indent=1)
-        self.config.write_text(text + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)
