@@ -131,6 +131,7 @@ def test_schedules_plans_and_degrees(ask: Any, tmp_path: Path) -> None:
         (f"{ASK} --stragglers 0.5", "straggler factor 0.5 is not from 1"),
         (f"{ASK} --stragglers inf", "straggler factor inf is not from 1"),
         (f"{ASK} --blocking-power nan", "blocking power = nan"),
+        (f"{ASK} --cost exponential --unit-time 1e-9", "into more than 20000 units: use"),
         ("energy frontier --profile nowhere.csv --blocking-power 1", "nowhere.csv: no such file"),
         (f"energy frontier --profile {ROOT} --blocking-power 1", "is a directory"),
     ],

@@ -17,6 +17,10 @@ _STEEPEST, _FLATTEST = 50.0, 1e-6
 """The decay over the whole range of times is searched between these; outside them it is a step, or a straight line."""
 
 
+_MOST_UNITS = 20_000
+"""Between an operation's fastest and slowest time. With more, a frontier takes hours and shows nothing new."""
+
+
 def exponential(choices: Choices, ranks: int, blocking_power: float, unit: float) -> Curve:
     """The curve through a point per unit of time (`unit` in seconds)."""
     kept = candidates(choices, unit)
@@ -25,6 +29,12 @@ def exponential(choices: Choices, ranks: int, blocking_power: float, unit: float
         raise ValueError(
             f"unit time {unit:g} s is longer than an instruction of {kept[0].time:g} s: "
             f"use {kept[0].time / 20:.1g} s or less"
+        )
+    if times[-1] - times[0] > _MOST_UNITS:
+        span = kept[-1].time - kept[0].time
+        raise ValueError(
+            f"unit time {unit:g} s cuts the {span:g} s between an instruction's choices into more than {_MOST_UNITS} "
+            f"units: use {span / 1000:.1g} s or more"
         )
     costs = [effective_cost(time * unit, choice.energy, ranks, blocking_power) for time, choice in zip(times, kept)]
     fitted = fit(times, costs)

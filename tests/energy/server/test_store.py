@@ -74,6 +74,26 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
         Store(tmp_path / "x.sqlite")
 
 
+def test_what_is_no_file_of_ours_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unable to open database file"):
+        Store(tmp_path)
+    damaged = tmp_path / "x.sqlite"
+
+    async def fill() -> None:
+        store = Store(damaged)
+        await asyncio.gather(*(store.add_job(f"job {number}", "x" * 2000) for number in range(20)))
+        await store.close()
+
+    asyncio.run(fill())
+    content = bytearray(damaged.read_bytes())
+    content[8192:] = b"\xff" * (len(content) - 8192)  # all but what opening it reads
+    damaged.write_bytes(content)
+    store = Store(damaged)
+    with pytest.raises(ValueError, match="x.sqlite cannot be used .*malformed.*: give another --data"):
+        store.jobs()
+    asyncio.run(store.close())
+
+
 def test_statements_of_one_moment_share_a_commit(tmp_path: Path) -> None:
     async def run() -> tuple[int, int]:
         store = Store(tmp_path / "x.sqlite")

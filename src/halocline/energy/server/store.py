@@ -8,9 +8,11 @@ goes into the next one together, and each request is answered when the commit it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,13 +61,15 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self.commits = 0
         self.commit_seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._pending: list[_Write] = []
         self._flushing: asyncio.Task[None] | None = None
         self._failure: StoreFailed | None = None
-        self._database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
+        with self._readable():
+            self._database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
         try:
             self._open(path)
         except BaseException:
@@ -73,7 +77,7 @@ class Store:
             raise
 
     def _open(self, path: Path) -> None:
-        try:
+        with self._readable():
             # Two servers on one file would each answer for half of the jobs.
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -88,10 +92,16 @@ class Store:
                 self._database.execute(statement)
             self._database.execute(f"PRAGMA user_version = {_VERSION}")
             self._database.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        """What is wrong with the file is told to who gave it."""
+        try:
+            yield
         except sqlite3.DatabaseError as error:
             locked = "locked" in str(error)
             fix = "another server has it: stop that one, or give another --data" if locked else "give another --data"
-            raise ValueError(f"{path} cannot be used ({error}): {fix}") from error
+            raise ValueError(f"{self._path} cannot be used ({error}): {fix}") from error
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -182,15 +192,20 @@ class Store:
 
     def forget_before(self, moment: float) -> None:
         """Drops the jobs nobody has touched since."""
-        self._database.execute("BEGIN")
-        for table in _PER_JOB:
-            self._database.execute(
-                f"DELETE FROM {table} WHERE job IN (SELECT job FROM jobs WHERE touched < ?)", (moment,)
-            )
-        self._database.execute("COMMIT")
+        with self._readable():
+            self._database.execute("BEGIN")
+            for table in _PER_JOB:
+                self._database.execute(
+                    f"DELETE FROM {table} WHERE job IN (SELECT job FROM jobs WHERE touched < ?)", (moment,)
+                )
+            self._database.execute("COMMIT")
 
     def jobs(self) -> list[StoredJob]:
         """Everything that was kept, oldest job first; of reports, what the server works with."""
+        with self._readable():
+            return self._jobs()
+
+    def _jobs(self) -> list[StoredJob]:
         select = self._database.execute
         found = {
             job: StoredJob(job, created, body)
