@@ -89,7 +89,7 @@ def test_what_is_no_file_of_ours_is_told_in_one_line(tmp_path: Path) -> None:
     content[8192:] = b"\xff" * (len(content) - 8192)  # all but what opening it reads
     damaged.write_bytes(content)
     store = Store(damaged)
-    with pytest.raises(ValueError, match="x.sqlite cannot be used .*malformed.*: give another --data"):
+    with pytest.raises(ValueError, match=r"x.sqlite cannot be used .*malformed.*: give another --data"):
         store.jobs()
     asyncio.run(store.close())
 

@@ -227,6 +227,12 @@ def test_a_body_beyond_the_limit(near: Callable[..., Near]) -> None:
     assert server.ask("POST", "/register_job", JOB)[0] == 200
 
 
+def test_headers_beyond_the_limit(near: Callable[..., Near]) -> None:
+    server = near()
+    status, body = server.ask("GET", "/jobs", headers={f"X-{n}": "x" * 60_000 for n in range(2)})
+    assert status == 431 and "65536" in body["detail"]
+
+
 def test_a_flood_is_held_back(near: Callable[..., Near]) -> None:
     server = near(rank_rate=1.0)
     job = registered(server)

@@ -41,6 +41,8 @@ PATHS = frozenset(
         "health",
     }
 )
+_HEADERS = 1 << 16
+"""Bytes of a request's headers, far beyond what any client sends."""
 _GUESSES = 5.0
 """Wrong tokens per second and address."""
 _LOG = logging.getLogger("halocline.energy.server")
@@ -122,6 +124,9 @@ class Doorkeeper:
         wait = self._rates.wait(address)
         if wait:
             raise Refusal(429, f"more than {self._rates.rate:g} requests per second from {address}: wait {wait:.2f} s")
+        size = sum([len(name) + len(value) for name, value in scope["headers"]])
+        if size > _HEADERS:
+            raise Refusal(431, f"the headers have {size} bytes and {_HEADERS} are the limit: send fewer")
         _require_own_page(headers)
         if self._token is None:
             _require_this_machine(headers.get(b"host", b""))
