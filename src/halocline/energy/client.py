@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
 
 from halocline.energy.seat import Seat, job_degrees
 from halocline.plan.plan import Plan
@@ -77,12 +77,17 @@ class Client:
         """Seconds: `connect` to reach the server, `timeout` for an answer, `patience` for a schedule, which comes only
         when every rank has asked for it."""
         parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            raise ValueError(f"server {url!r} has no port from 0 to 65535: write http://HOST:7787") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"server {url!r} is not an address: write http://HOST:7787")
-        self.url = url.rstrip("/")
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
+        # The address is printed; the token that may stand in it is not.
+        self.url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
         self._path = parts.path.rstrip("/")
-        self._token = token or parts.password
+        self._token = token or unquote(parts.password or "") or None
         self._connect, self._timeout, self._patience = connect, timeout, patience
 
     # -- what a training job says --------------------------------------------------------------------------------
@@ -250,7 +255,7 @@ class RankClient:
         """Whether the server took notice that this rank is a straggler."""
         try:
             self.client.straggler(self.job, factor, rank=self.rank)
-        except (ServerGone, ServerRefused) as error:
+        except (ServerGone, ServerRefused, ValueError) as error:
             self._lost(error)
             return False
         self._found()

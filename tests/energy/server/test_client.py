@@ -51,9 +51,17 @@ def answering(reply: bytes | None) -> Iterator[str]:
 
 
 def test_addresses_that_are_none() -> None:
-    for url in ("127.0.0.1:7787", "ftp://x", "http://", ""):
+    for url in ("127.0.0.1:7787", "ftp://x", "http://", "", "http://x:99999", "http://x:y"):
         with pytest.raises(ValueError, match="http://HOST:7787"):
             Client(url)
+
+
+def test_the_token_of_an_address_is_not_printed() -> None:
+    client = Client(f"http://any:s%40ecret@127.0.0.1:{free_port()}/")
+    assert client._token == "s@ecret"
+    with pytest.raises(ServerGone) as gone:
+        client.jobs()
+    assert "ecret" not in str(gone.value) and client.url.startswith("http://127.0.0.1:")
 
 
 def test_nobody_there() -> None:
@@ -131,4 +139,5 @@ def test_numbers_that_json_does_not_have_do_not_stop_training(shared: Near) -> N
     here = RankClient(client, job, 0, said.append)
     assert here.schedule() is not None
     assert not here.report([float("nan")], [1.0])
+    assert not here.straggler(float("nan"))
     assert len(said) == 1
