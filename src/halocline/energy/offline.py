@@ -74,6 +74,12 @@ def derive(directory: str | Path, missing: Missing | None = None) -> Derived:
                 f"time-energy-{rank}.csv in {directory} has {len(readings)} readings: it needs a run with a meter"
             )
         powers = _attributed(spans, readings)
+        if not powers and any(span.frequency is not None for span in spans):
+            raise ValueError(
+                f"no two readings of time-energy-{rank}.csv ({readings[0].time:.3f} to {readings[-1].time:.3f} s) fall "
+                f"into what instructions-{rank}.csv tells ({min(s.start for s in spans):.3f} to "
+                f"{max(s.end for s in spans):.3f} s): use files of one run and one clock, and a longer run"
+            )
         if WAITING in powers:
             blocking.append(powers[WAITING])
         for name, seconds in _seconds(spans).items():
