@@ -5,13 +5,15 @@ seconds that each would take to load it by itself.
     ended = program("tiles.py", "-v", processes=4, directory=here)    # torchrun --nproc-per-node 4 tiles.py -v
     for ended in typed(["halocline plan show", "halocline verify small-cnn"], tmp_path): ...
 
-What the launchers themselves do is tried in tests/runtime/test_launch.py.
+What such a program starts by multiprocessing is copied, too. What launchers and new processes do by themselves is tried
+in tests/runtime/test_launch.py, tests/cli/test_train.py and tests/test_run_sh.py.
 """
 
 from __future__ import annotations
 
 import atexit
-import multiprocessing
+import multiprocessing.context
+import multiprocessing.forkserver
 import os
 import runpy
 import signal
@@ -24,6 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 import torch.distributed as dist
 
 LOADED = ["torch", "torch._dynamo", "torch.distributed.tensor", "halocline.train.start", "hypothesis", "pytest"]
@@ -113,12 +116,44 @@ def _read(stem: str, ending: str) -> str:
 # ------------------------------------------------------------------------------------------- in the process started
 
 
+class _Copy(multiprocessing.context.ForkServerProcess):
+    """With the environment and the output of who starts it, as if it were started anew."""
+
+    def start(self) -> None:
+        self._environment = dict(os.environ)
+        self._starter = os.getpid()
+        super().start()
+
+    def run(self) -> None:
+        os.environ.clear()
+        os.environ.update(self._environment)
+        for number in (1, 2):
+            _redirect(number, f"/proc/{self._starter}/fd/{number}")
+        super().run()
+
+
+class _Copies(multiprocessing.context.ForkServerContext):
+    Process = _Copy
+
+
+def copy_what_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what this process starts by `spawn` be copies."""
+    monkeypatch.setitem(multiprocessing.context._concrete_contexts, "spawn", _Copies())  # type: ignore[attr-defined]
+
+
+def _copy_what_is_started() -> None:
+    copy_what_is_started(pytest.MonkeyPatch())
+    # The process that all are copies of is there, but not a child of this one, where Python would look for it.
+    multiprocessing.forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+
+
 def _child(stem: str, directory: str, environment: dict[str, str], act: Callable[..., None], *args: Any) -> None:
     os.setsid()  # whatever it starts can be ended with it
     os.chdir(directory)
     os.environ.clear()
     os.environ.update({**environment, "OMP_NUM_THREADS": "1"})
     _say_into(stem)
+    _copy_what_is_started()
     code: Any = 0
     try:
         act(*args)
@@ -135,9 +170,13 @@ def _child(stem: str, directory: str, environment: dict[str, str], act: Callable
 def _say_into(stem: str) -> None:
     for number, stream, ending in ((1, sys.stdout, "out"), (2, sys.stderr, "err")):
         stream.flush()
-        file = os.open(f"{stem}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(file, number)
-        os.close(file)
+        _redirect(number, f"{stem}.{ending}")
+
+
+def _redirect(number: int, path: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, number)
+    os.close(file)
 
 
 def _run(path: str, words: Sequence[str], environment: dict[str, str]) -> None:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from copies import typed
 from halocline.cli import main
 from halocline.energy.profile_table import ProfileTable
 from halocline.energy.timing_csv import meter_name
 from halocline.energy.window_log import read_windows
 
-HALOCLINE = [sys.executable, "-c", "import sys; from halocline.cli import main; sys.exit(main())"]
-TINY = "gpt3-small --layers 2 --hidden 16 --heads 2 --vocab 32 --seq 8 --pp 2 --microbatches 4 --batch-size 8".split()
+TINY = "gpt3-small --layers 2 --hidden 16 --heads 2 --vocab 32 --seq 8 --pp 2 --microbatches 4 --batch-size 8"
 
 
 @pytest.mark.slow
 def test_the_whole_of_it(tmp_path: Path) -> None:
-    command = [*HALOCLINE, "energy", "demo", "--json", "--out", str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, ended.stderr + (tmp_path / "train.log").read_text()
-    facts = json.loads(ended.stdout)
+    (ended,) = typed([f"halocline energy demo --json --patience 900 --out {tmp_path}"], tmp_path)
+    assert ended.code == 0, ended.err + (tmp_path / "train.log").read_text()
+    facts = json.loads(ended.out)
     assert facts["device"] == "simulated"
     assert facts["reset"], "clocks were given back"
     assert 0.05 < facts["saved"] < 0.5
@@ -41,13 +37,11 @@ def test_the_whole_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_profile_by_training_two_processes(tmp_path: Path) -> None:
-    sizes = "--meter simulated --device cpu --frequency-stride 12 --num-prof-steps 3 --num-warmup-steps 1".split()
-    command = [*HALOCLINE, "energy", "profile", *TINY, *sizes, "--export_timing_csv", "true"]
-    places = ["--out", str(tmp_path / "profile.csv"), "--run-dir", str(tmp_path / "run"), "--json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run([*command, *places], capture_output=True, text=True, timeout=300, env=environment)
-    assert ended.returncode == 0, ended.stderr
-    facts = json.loads(ended.stdout.splitlines()[-1])
+    sizes = "--meter simulated --device cpu --frequency-stride 12 --num-prof-steps 3 --num-warmup-steps 1"
+    places = "--export_timing_csv true --out profile.csv --run-dir run --json"
+    (ended,) = typed([f"halocline energy profile {TINY} {sizes} {places}"], tmp_path)
+    assert ended.code == 0, ended.err
+    facts = json.loads(ended.out.splitlines()[-1])
     table = ProfileTable.read(tmp_path / "profile.csv")
     assert facts["rows"] == len(table.rows) and table.stages == 2
     assert table.note.startswith("simulated GPU")

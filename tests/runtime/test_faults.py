@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from copies import program
+from copies import copy_what_is_started, program
 from halocline.runtime import PeerLost, RankFailed, run_local
 from halocline.runtime.launch import post_mortem
 from halocline.runtime.logbook import Logbook, note_failure, read
@@ -28,19 +27,23 @@ ROLE = "replica 0 pipe 0 stage 1 tile 0 lane 0 tensor 0"
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        ("kill", f"rank 1 ({ROLE}) was killed by SIGKILL in forward p0 s1 m1 of step 2"),
-        ("raise", f"rank 1 ({ROLE}) failed in forward p0 s1 m1 of step 2: ArithmeticError: the moon is full"),
+        # Where the launcher looks up late, it sees a survivor leave first, and has what that one says.
+        ("kill", "(was killed by SIGKILL in {where}|is late in {where}: PeerLost: .* died in {where})"),
+        ("raise", "failed in {where}: ArithmeticError: the moon is full"),
     ],
 )
-def test_the_launcher_names_the_rank_its_role_and_its_instruction(kind: str, told: str, monkeypatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+def test_the_launcher_names_the_rank_its_role_and_its_instruction(
+    kind: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_what_is_started(monkeypatch)
     with pytest.raises(RankFailed) as caught:
         run_local(3, check_faults.run, kind)
-    assert str(caught.value) == told
+    story = told.format(where="forward p0 s1 m1 of step 2")
+    assert re.match(re.escape(f"rank 1 ({ROLE}) ") + story, str(caught.value)), caught.value
 
 
-def test_a_hanging_rank_is_named_and_so_is_who_waited_for_it(monkeypatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+def test_a_hanging_rank_is_named_and_so_is_who_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_what_is_started(monkeypatch)
     with pytest.raises(RankFailed) as caught:
         run_local(3, check_faults.run, "hang", 4.0)
     said = str(caught.value)
@@ -64,7 +67,9 @@ def test_without_a_launcher_that_ends_them_the_others_stop_by_themselves(kind: s
     assert sorted(re.findall(r"joined (\d) 3 Slurm gloo", ended.out)) == ["0", "1", "2"]
     what, why = ("died", "") if kind == "kill" else ("failed", ": ArithmeticError: the moon is full")
     story = re.escape(f"rank 1 ({ROLE}) {what} in forward p0 s1 m1 of step 2{why}")
-    assert len(re.findall(f"PeerLost: .*{story}", ended.err)) == 2, ended.err
+    assert re.search(f"PeerLost: rank 0 waits .*{story}", ended.err), ended.err
+    # By then rank 0, which kept the store, may have left, too.
+    assert re.search(f"PeerLost: rank 2 waits .* from rank 1: ({story}|rank 0 ended)", ended.err), ended.err
 
 
 def test_a_logbook_survives_its_process(tmp_path: Path) -> None:
