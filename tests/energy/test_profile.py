@@ -253,5 +253,5 @@ def test_readings_of_another_clock_are_refused(tmp_path: Path) -> None:
     rows = [f"{name}_microstep,{s},{s + 0.1},0,0,1410" for s in range(8) for name in ("forward", "backward")]
     (tmp_path / "instructions-0.csv").write_text("\n".join(["instruction,start,end,stage,microbatch,frequency", *rows]))
     (tmp_path / "time-energy-0.csv").write_text("time,energy\n" + "\n".join(f"{1e6 + s},{9 * s}" for s in range(8)))
-    with pytest.raises(ValueError, match=r"no two readings of time-energy-0.csv \(1000000.000 to 1000007.000 s\) fall"):
+    with pytest.raises(ValueError, match=r"no two readings of time-energy-0.csv \(1000000.000 to 1000006.000 s\) fall"):
         derive(tmp_path)

@@ -122,7 +122,10 @@ def _team(rows: Sequence[Measured]) -> tuple[Estimate, Estimate]:
     """The ranks of a team take as long as the slowest; energy is the mean of theirs."""
     energies = [row.energy for row in rows if row.energy is not None]
     if not energies:
-        raise ValueError("no energy was measured: a sweep needs a meter; use --meter nvml, zeus or simulated")
+        raise ValueError(
+            "no energy was measured: a sweep needs a meter (--meter nvml, zeus or simulated), and steps in which its "
+            "counter advances, about every 0.1 s; use more --num-prof-steps"
+        )
     count = len(energies)
     energy = Estimate(sum(e.value for e in energies) / count, sum(e.error**2 for e in energies) ** 0.5 / count)
     return max((row.time for row in rows), key=lambda time: time.value), energy
