@@ -1,5 +1,7 @@
 """Slices of pixels stay tiles where their pixels live; writing into them reaches the same pixels as on one device."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -123,6 +125,39 @@ def test_a_factorized_reduction() -> None:
 
     assert_exact(Reduce(), SHAPE, grid=(2, 2))
     assert_exact(Reduce(), (2, 4, 3, 4), grid=(3, 1))
+
+
+def square(y: Tensor) -> None:
+    y[:, :, 2:5, 3:6] = 0
+
+
+def rows(y: Tensor) -> None:
+    y.narrow(2, 1, 2).mul_(3)
+
+
+def edges(y: Tensor) -> None:
+    y[..., :4] += 1
+    y[..., 4:].relu_()
+
+
+def elsewhere(y: Tensor) -> None:
+    y[:, :, 5:7, 4:7] = y[:, :, :2, :3]
+
+
+@pytest.mark.parametrize("cuts", [[[0, 5, 7], [0, 4, 9]], [[0, 7], [0, 2, 6, 9]], [[0, 1, 3, 7], [0, 9]]])
+@pytest.mark.parametrize("write", [square, rows, edges, elsewhere])
+def test_what_is_written_reaches_every_margin(write: Callable[[Tensor], None], cuts: list[list[int]]) -> None:
+    """Even that of a rank that owns none of the pixels written."""
+    weight = image((2, 4, 3, 3))
+
+    def run(x: Tensor) -> Tensor:
+        y = x * 2
+        write(y)
+        return F.conv2d(y, weight, padding=1)
+
+    for margin in (1, 4):
+        assert_exact(run, SHAPE, cuts=cuts, margin=margin)
+        assert_exact(lambda x: F.conv2d(F.pad(x[:, :, 2:5, 3:6], (1, 2)), weight), SHAPE, cuts=cuts, margin=margin)
 
 
 def test_a_table_read_by_the_class_of_each_pixel() -> None:

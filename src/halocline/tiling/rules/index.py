@@ -41,8 +41,8 @@ def picked(spec: TileSpec, picks: tuple[Pick, ...]) -> tuple[TileSpec, tuple[sli
         return tuple((_first(a, pick), _first(b, pick)) for (a, b), pick in zip(box, picks))
 
     if not spec.bare:
-        have = tuple(inside(h) if not _empty(o) else o for h, o in zip(spec.have, new.own))
-        new = new.with_have(have)
+        # All that is held, even by a rank that owns none of the pixels picked: what is written to them must reach it.
+        new = new.with_have(tuple(inside(h) for h in spec.have))
     where = []
     for (origin, _), (first, last), (start, step, _) in zip(spec.held, new.held, picks):
         if first >= last:
@@ -50,10 +50,6 @@ def picked(spec: TileSpec, picks: tuple[Pick, ...]) -> tuple[TileSpec, tuple[sli
         else:
             where.append(slice(start + first * step - origin, start + (last - 1) * step - origin + 1, step))
     return new, tuple(where)
-
-
-def _empty(box: Box) -> bool:
-    return any(a >= b for a, b in box)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,9 @@ def _constant_spec(spec: TileSpec, pads: Pads) -> TileSpec:
 
 def _constant(input: TileTensor, pads: Sequence[Interval], value: float) -> TileTensor:
     """`pads` by dim from the front, none negative."""
+    if not input.spec.bare:  # a margin of a rank that owns nothing has no place in the padded image
+        have = tuple(own if is_empty(own) else held for held, own in zip(input.spec.have, input.spec.own))
+        input = input.cropped(input.spec.with_have(have))
     spec, ndim = input.spec, input.ndim
     spatial = spec.positions(ndim)
     new = _constant_spec(spec, tuple(pads[d] for d in spatial))
