@@ -138,6 +138,7 @@ def test_a_directory_without_timelines_is_refused(tmp_path: Path, capsys: pytest
     assert "holds no rank-*.trace.json" in capsys.readouterr().err
     assert main(["timeline", str(tmp_path / "none")]) == 2
     assert "is no directory" in capsys.readouterr().err
-    (tmp_path / file_name(0)).write_text("[\n")
-    assert main(["timeline", str(tmp_path)]) == 2
-    assert "does not begin" in capsys.readouterr().err
+    for text in ("[\n", '{"a": 1}\n', "5\n", "\xff\xfe"):
+        (tmp_path / file_name(0)).write_text(text, encoding="latin-1")
+        assert main(["timeline", str(tmp_path)]) == 2
+        assert "does not begin" in capsys.readouterr().err

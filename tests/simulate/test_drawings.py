@@ -29,6 +29,8 @@ def computed(timeline: tuple[Event, ...]) -> list[Event]:
 def test_trace_has_a_process_per_rank_and_threads_that_never_overlap() -> None:
     timeline = events(latency=0.4)
     rows = json.loads(json.dumps(chrome_trace(timeline)))["traceEvents"]
+    times = [row["ts"] for row in rows if "ts" in row]
+    assert times == sorted(times)
     names = {row["pid"]: row["args"]["name"] for row in rows if row["name"] == "process_name"}
     assert names == {rank: f"rank {rank}" for rank in range(4)}
     slices = [row for row in rows if row["ph"] == "X"]

@@ -67,16 +67,16 @@ def loaded(options: Options) -> Plan:
 
 def describe(plan: Plan) -> dict[str, Any]:
     """Everything `plan show` says, ready for JSON."""
-    layout = Layout(plan)
+    layout, per_replica = Layout(plan), plan.ranks_per_replica
     return {
         "processes": plan.world_size,
-        "processes_per_replica": plan.ranks_per_replica,
+        "processes_per_replica": per_replica,
         "effective_batch": None if plan.batch is None else plan.batch * plan.replicas,
         "plan": dataclasses.asdict(plan),
         "ranks": [
             {
                 "rank": rank,
-                "replica": rank // plan.ranks_per_replica,
+                "replica": rank // per_replica,
                 "roles": [_role(plan, r) for r in layout.roles(rank)],
             }
             for rank in range(plan.world_size)

@@ -73,25 +73,30 @@ def line(event: Event, step: int) -> str:
 def _read_file(path: Path) -> tuple[dict[str, Any], Steps]:
     head: dict[str, Any] = {}
     steps: Steps = defaultdict(list)
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             row = json.loads(text.rstrip().rstrip(","))
         except ValueError:
             continue  # the opening bracket, or the line that a killed rank was writing
-        if row["ph"] == "M":
-            if row["name"] == HEADER:
+        try:
+            if row["ph"] != "M":
+                number, event = _read_row(row, head["clock"])
+                steps[number].append(event)
+            elif row["name"] == HEADER:
                 head = row["args"]
-            continue
-        args = row["args"]
-        instruction = Instruction(
-            row["cat"], args["pipe"], args["stage"], args["microbatch"], args["what"], args["peer"]
-        )
-        start = head["clock"] + row["ts"] / 1e6
-        event = Event(row["pid"], instruction, start, start + row["dur"] / 1e6, args["wait"] / 1e6)
-        steps[args["step"]].append(event)
-    if not head:
+        except (KeyError, TypeError):
+            break  # no rank wrote this, nor what follows
+    if not {"rank", "plan"} <= head.keys():
         raise ValueError(f"{path} does not begin as a rank's timeline: give the directory that Engine(timeline=) wrote")
     return head, steps
+
+
+def _read_row(row: dict[str, Any], clock: float) -> tuple[int, Event]:
+    """Step and event of a line."""
+    args = row["args"]
+    instruction = Instruction(row["cat"], args["pipe"], args["stage"], args["microbatch"], args["what"], args["peer"])
+    start = clock + row["ts"] / 1e6
+    return args["step"], Event(row["pid"], instruction, start, start + row["dur"] / 1e6, args["wait"] / 1e6)
 
 
 # -- all ranks -----------------------------------------------------------------------------------------------------
@@ -222,8 +227,13 @@ def read(directory: str | Path) -> Measured:
     plan: str | None = None
     merged: Steps = defaultdict(list)
     finished: dict[int, set[int]] = defaultdict(set)
+    read_from: dict[int, Path] = {}
     for path in paths:
         head, steps = _read_file(path)
+        if read_from.setdefault(head["rank"], path) != path:
+            raise ValueError(
+                f"{path} and {read_from[head['rank']]} are both of rank {head['rank']}: take one of them away"
+            )
         if plan is not None and head["plan"] != plan:
             raise ValueError(f"{path} comes from another plan than {paths[0]}: give each run a directory of its own")
         plan = head["plan"]

@@ -47,6 +47,7 @@ def chrome_trace(events: Iterable[Event], *, unit: float = 1e6) -> dict[str, Any
             rows.append(
                 {**arrow, "ph": "s"} if instruction.kind == SEND else {**arrow, "ph": "f", "bp": "e", "ts": end * unit}
             )
+    rows.sort(key=lambda row: row["ts"])  # an arrow's head comes after what began while it flew
     for rank, free in sorted(threads.items()):
         rows += _names(rank, len(free))
     return {"traceEvents": rows, "displayTimeUnit": "ms"}
