@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "tiling.md"
-sys.path.insert(0, str(ROOT / "tests" / "tiling"))
+sys.path[:0] = [str(ROOT / "tests" / "tiling"), str(ROOT / "tests")]
 
 from model_zoo import ENTRIES  # noqa: E402
 from networks import NETWORKS  # noqa: E402
