@@ -13,6 +13,7 @@ from torch import nn
 from halocline.models.model import Model
 from halocline.models.token_loss import token_loss
 from halocline.plan import Plan
+from halocline.runtime import RankFailed
 from halocline.train.trial import Trial, run
 
 ALONE = Plan.from_flags(split_size=1, parts=3, layers=8).to_toml()
@@ -55,6 +56,15 @@ def test_a_trial_on_one_process() -> None:
     assert found.worst < 1e-12
     assert "0.tokens.weight" in found.gradients
     assert "3.logits.weight" not in found.gradients, "it is the table, under another name"
+
+
+def test_a_rank_that_fails_while_others_wait_is_told_as_an_error_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise RankFailed("rank 2 failed in forward: ValueError: 7 tokens do not divide")
+
+    monkeypatch.setattr("halocline.train.trial.run_local", fail)
+    with pytest.raises(ValueError, match="rank 2 failed in forward: ValueError: 7 tokens do not divide"):
+        run(Trial("gpt3-small", Plan.from_flags(split_size=1, parts=2, layers=4).to_toml(), (), 4, options=TINY))
 
 
 def test_a_model_that_fails_on_one_device_is_told_apart() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from halocline.models.model import MASKED, SPANS, Model, make
 from halocline.plan.plan import Plan
 from halocline.runtime.engine import Engine
-from halocline.runtime.launch import join, run_local
+from halocline.runtime.launch import RankFailed, join, run_local
 from halocline.runtime.layers import one_device, own_randomness
 from halocline.runtime.lost import PeerLost
 from halocline.runtime.stage import Loss
@@ -154,7 +154,10 @@ def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Difference
         path = Path(directory) / "reference.pt"
         torch.save(vars(known), path)
         say(f"{plan.world_size} processes")
-        ranks = run_local(plan.world_size, _compare_here, trial, output, str(path))
+        try:
+            ranks = run_local(plan.world_size, _compare_here, trial, output, str(path))
+        except RankFailed as error:  # those that wait for the one that failed may have to be ended
+            raise ValueError(str(error)) from error
     failed = sorted(rank for rank in ranks if isinstance(rank, _Failure))
     if failed:
         # The first is the cause; the others are ranks that waited for it in vain.
