@@ -147,6 +147,19 @@ def test_a_tokenizer_file(tmp_path: Path) -> None:
     assert 10 in opened(tmp_path, "masked", tokenizer=path, classes=11).read(0, "input")
 
 
+def test_a_tokenizer_that_cuts_and_fills_lines(tmp_path: Path) -> None:
+    """As those of sentence encoders do; and a mark at the start of a file is no text."""
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8-sig")
+    path = tokenizer(tmp_path / "tokenizer.json")
+    plain = opened(tmp_path, tokenizer=path, classes=10).read(0, "input")
+    made = Tokenizer.from_file(str(path))
+    assert plain.tolist() == made.encode(TEXT, add_special_tokens=False).ids[: len(plain)]
+    made.enable_truncation(2)
+    made.enable_padding(length=20)
+    made.save(str(path))
+    assert torch.equal(opened(tmp_path, tokenizer=path, classes=10).read(0, "input"), plain)
+
+
 def test_a_tokenizers_own_specials(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(TEXT)
     path = tokenizer(tmp_path / "t.json", "<pad>", "</s>", "[MASK]", *(f"<extra_id_{i}>" for i in range(5)))

@@ -100,7 +100,7 @@ def _text(path: str, tokenizer: Any = None) -> NDArray:
 def _blocks(path: str) -> Iterator[list[str]]:
     lines: list[str] = []
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="") as file:  # editors may mark text as UTF-8
             for line in file:
                 lines.append(line)
                 if len(lines) == _LINES:
@@ -154,6 +154,10 @@ def load_tokenizer(path: str | Path) -> Any:
     if not Path(path).is_file():
         raise ValueError(f"there is no tokenizer {path}: give a tokenizer.json")
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises a plain Exception
         raise BadFile(str(path), f"is not a tokenizer ({' '.join(str(error).split())})") from None
+    # A file may say that every text is to be cut and filled up to one length: a line of ours would lose its end.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
