@@ -21,6 +21,7 @@ from halocline.runtime.batch import Batch, Field, fields
 from halocline.runtime.building import build_stages, check_tensor
 from halocline.runtime.compiling import compile_layers
 from halocline.runtime.environment import command
+from halocline.runtime.equal_weights import fingerprints, require_equal
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
 from halocline.runtime.executor import Executor, Observer
 from halocline.runtime.finite import POLICIES, NotFinite, origin
@@ -117,6 +118,10 @@ class Engine:
             self.world, self.layout, named, bound, self.sharding, seed, dtype, channels_last, sequence_parallel
         )
         """Stage -> its layers, for the stages this rank holds."""
+        if self.world.size > 1:
+            mine = {stage: layers for stage, layers in self.modules.items() if stage not in self.sharding.meshes}
+            mark = fingerprints(self.layout, self.world.rank, mine, self.world.device)
+            require_equal(self.world.sum(mark, label="sum of weights"))
         self.ties = Ties(self.world, self.layout, bound, self.modules)
         if compile:
             compile_layers(plan, self.modules, compile)
