@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from halocline.plan import Plan, Stage
 from halocline.runtime import Engine
@@ -34,9 +34,9 @@ def engine(**given: Any) -> Engine:
     [
         ({"loss": None}, "loss = None is not a function"),
         ({"loss": nn.MSELoss}, r"the class MSELoss, not one of it: pass MSELoss\(\)"),
-        ({"loss": nn.MSELoss(reduction="sum")}, "reduction = 'sum', and microbatches are weighted .* use .* 'mean'"),
+        ({"loss": nn.MSELoss(reduction="sum")}, "reduction = 'sum', and the 2 microbatches .* use .* 'mean'"),
         ({"loss": partial(F.mse_loss, reduction="sum")}, "reduction = 'sum'"),
-        ({"loss": Learns()}, "a Learns, has parameters of its own"),
+        ({"loss": Learns()}, "a Learns, has parameters of its own, .* or freeze them"),
         ({"clip": 0.0}, r"clip = 0\.0 is not above 0"),
         ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, "optimizer is a SGD, not a function that makes one"),
         ({"optimizer": lambda p: None}, "optimizer made a NoneType"),
@@ -53,6 +53,19 @@ def test_a_mean_over_samples_is_taken() -> None:
     x = torch.ones(4, 2)
     for loss in (nn.MSELoss(), nn.KLDivLoss(reduction="batchmean"), partial(F.mse_loss, reduction="mean")):
         engine(loss=loss).step(x, x)
+
+
+def test_a_sum_that_is_no_mistake() -> None:
+    """A function of one's own may call a mean what it likes, and a batch that is not cut has but one sum."""
+
+    def own(output: Tensor, target: Tensor, reduction: str) -> Tensor:
+        return F.mse_loss(output, target, reduction=reduction) / output.numel()
+
+    x = torch.ones(4, 2)
+    engine(loss=partial(own, reduction="sum")).step(x, x)
+    layers, whole = [nn.Linear(2, 2)], Plan((Stage((0, 1)),))
+    known = F.mse_loss(layers[0](x), x, reduction="sum").item()
+    assert Engine(whole, layers, loss=nn.MSELoss(reduction="sum")).step(x, x).loss == pytest.approx(known)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from halocline.plan import Plan, Stage
 from halocline.runtime import Engine, verify
-from halocline.runtime.building import refuse_own_group
+from halocline.runtime.building import refuse_all_processes
 
 CUT = Plan(tuple(Stage((s, s + 1)) for s in range(4)), "interleaved", 2, chunks=4)
 MIRRORED = Plan((Stage((0, 4)),), "gems", 2, pipes=2)
@@ -130,7 +130,8 @@ def test_a_layer_that_asks_for_values() -> None:
 
 def test_a_layer_that_talks_to_all_processes() -> None:
     with pytest.raises(ValueError, match="layer 1 holds a SyncBatchNorm, which sums over all processes"):
-        refuse_own_group("1", nn.Sequential(nn.Conv2d(3, 3, 1), nn.SyncBatchNorm(3)))
+        refuse_all_processes("1", nn.Sequential(nn.Conv2d(3, 3, 1), nn.SyncBatchNorm(3)))
+    refuse_all_processes("1", nn.Sequential(nn.Conv2d(3, 3, 1), nn.SyncBatchNorm(3).eval()))
 
 
 def test_an_error_in_a_layer_names_it() -> None:
@@ -138,6 +139,18 @@ def test_an_error_in_a_layer_names_it() -> None:
         with pytest.raises(RuntimeError) as caught:
             engine(plan, [linear, linear, lambda: nn.Linear(5, 5), linear]).step(*batch(4))
         assert caught.value.__notes__[0].startswith(f"in layer 2 (Linear){when}")
+
+
+def test_a_layer_that_writes_to_its_input_in_training_only() -> None:
+    """An evaluation had shown that it does not."""
+    x, y = batch(4)
+    known = x.clone()
+    run = engine(CUT, [lambda: nn.Dropout(0.5, inplace=True), lambda: nn.Dropout(0.5, inplace=True), linear, linear])
+    with torch.inference_mode():
+        engine(Plan((Stage((0, 1)),)), [linear]).evaluate(x, y)
+    run.evaluate(x, y)
+    run.step(x, y)
+    assert torch.equal(x, known)
 
 
 def test_inputs_that_want_gradients() -> None:

@@ -164,8 +164,8 @@ def pack(parts: Sequence[Piece], tensors: Sequence[Tensor], origins: Sequence[Bo
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """A tensor's numbers one after the other; of complex ones, conjugated if they are."""
-    return tensor.resolve_conj().contiguous().view(-1).view(torch.uint8)
+    """A tensor's numbers one after the other; conjugated or negated, where that was only noted."""
+    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 def unpack(

@@ -36,13 +36,15 @@ def build_stages(
     beginnings = Beginnings(ties, lambda name: build(name, layers[name], seed))
     stages: Stages = {}
     for stage in sorted({role.stage for role in layout.roles(world.rank)}):
-        first, stop = layout.plan.stages[stage].layers
-        divide = _Division(world, layout, stage, sharding, sequence) if layout.plan.stages[stage].tensor > 1 else None
+        planned = layout.plan.stages[stage]
+        first, stop = planned.layers
+        alone = planned.tile_count * planned.lanes == 1
+        divide = _Division(world, layout, stage, sharding, sequence) if planned.tensor > 1 else None
         stages[stage] = []
         for name, layer in named[first:stop]:
             module = build(name, layer, seed)
-            if world.size > 1 and layout.plan.stages[stage].tile_count * layout.plan.stages[stage].lanes == 1:
-                refuse_own_group(name, module)
+            if alone and world.size > 1 and len(layout.plan.stages) > 1:
+                refuse_all_processes(name, module)
             beginnings.apply(name, module)
             if channels_last:
                 module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -59,9 +61,11 @@ def build_stages(
     return stages
 
 
-def refuse_own_group(name: str, layer: nn.Module) -> None:
-    """On tiles and lanes a SyncBatchNorm is BatchNorm; elsewhere it would wait for processes of other stages."""
-    if any(isinstance(module, nn.SyncBatchNorm) for module in layer.modules()):
+def refuse_all_processes(name: str, layer: nn.Module) -> None:
+    """On tiles and lanes a SyncBatchNorm is BatchNorm; elsewhere it would wait for processes of other stages, unless it
+    was given its own or has nothing to ask them."""
+    found = [module for module in layer.modules() if isinstance(module, nn.SyncBatchNorm)]
+    if any(module.training and module.process_group is None for module in found):
         raise ValueError(
             f"layer {name} holds a SyncBatchNorm, which sums over all processes, whatever stage they have: use "
             f"BatchNorm, whose statistics are those of the whole microbatch"
@@ -122,7 +126,7 @@ def check_divisible(layout: Layout, named: Sequence[tuple[str, Layer]]) -> None:
             try:
                 with torch.device("meta"):
                     module = layer if isinstance(layer, nn.Module) else layer()
-            except (RuntimeError, NotImplementedError):
+            except Exception:  # a layer of anyone's may raise anything; with data it will say so itself
                 continue
             require_divisible(name, module, stage.tensor)
 

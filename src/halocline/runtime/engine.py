@@ -97,7 +97,7 @@ class Engine:
         if nan not in POLICIES:
             raise ValueError(f"nan={nan!r} is no policy: use {' or '.join(map(repr, POLICIES))}")
         self.nan = nan
-        require_mean(loss)
+        require_mean(loss, plan.microbatches * plan.replicas)
         if clip is not None and not clip > 0:
             raise ValueError(f"clip = {clip} is not above 0: give the largest norm that gradients may have, e.g. 1.0")
         named = self.named = named_layers(layers)

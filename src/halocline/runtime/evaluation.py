@@ -72,9 +72,9 @@ class ForwardExecutor(Executor):
         with torch.no_grad():
             sums = [runner.loss(value, target) * self.work.samples[microbatch]]
             sums += [measure(value, target) for measure in self.measures.values()]
-        for name, value in zip(("the loss", *self.measures), sums):
+        for name, value in zip(("the loss", *(f"measure {name!r}" for name in self.measures)), sums):
             if not isinstance(value, Tensor) or isinstance(value, TileTensor) or value.ndim:
-                raise ValueError(f"measure {name!r} returned a {type(value).__name__}: it must return one number")
+                raise ValueError(f"{name} returned a {type(value).__name__}: it must return one number")
         if self.local == self.layout.team(pipe, stage)[0]:
             self.found += torch.stack([s.detach().double().to(self.found.device) for s in sums])
 

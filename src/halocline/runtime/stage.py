@@ -91,8 +91,9 @@ class StageRunner:
         self.shadow = shadow
         """The layers without data, where shapes cannot be found from the real ones."""
         self._divided_loss = True
-        self._writes: bool | None = None
-        """Whether the layers write to their input, as a first ReLU(inplace=True) does; None before any forward."""
+        self._writes: dict[bool, bool] = {}
+        """Training or not -> whether the layers write to their input, as a first Dropout(inplace=True) does if so;
+        known after a forward."""
         self._unseen = stage.tensor > 1
         """Whether no forward has shown yet that nothing random happens to what tensor ranks hold in parts."""
 
@@ -213,10 +214,12 @@ class StageRunner:
     def value(self, held: Held, step: int, microbatch: int) -> Any:
         """What the layers make of a microbatch."""
         # What is kept for a recomputation, or is a leaf of the graph, is not to be written to.
-        given = held.inputs if self._writes is False else [t.clone() for t in held.inputs]
+        training = any(layer.training for _, layer in self.layers)
+        writes = self._writes.get(training)
+        given = held.inputs if writes is False else [t.clone() for t in held.inputs]
         tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(given, held.received)]
         value: Any = tiles[0] if len(tiles) == 1 else tuple(tiles)
-        if self._unseen and any(layer.training for _, layer in self.layers):
+        if self._unseen and training:
             from halocline.runtime.split_randomness import refusing
 
             self._unseen = False
@@ -224,8 +227,8 @@ class StageRunner:
                 value = self._through(value, step, microbatch)
         else:
             value = self._through(value, step, microbatch)
-        if self._writes is None:
-            self._writes = any(t._version for t in given)
+        if writes is None and not torch.is_inference_mode_enabled():  # where nothing counts what is written
+            self._writes[training] = any(t._version for t in given)
         return value
 
     def _through(self, value: Any, step: int, microbatch: int) -> Any:
