@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from ranks import on_processes
 from test_tied import clipped, exact, plan
 
 from halocline.plan import Layout, Plan, Stage
-from halocline.runtime.shard import shard
+from halocline.runtime.shard import shard, whole
 from halocline.runtime.sharding import check_sharding
 
 REPLICAS: dict[str, Any] = {"split_size": 1, "parts": 2, "replicas": 2, "shard": "parameters"}
@@ -96,3 +97,21 @@ def test_what_is_shared_is_a_field_of_a_stage() -> None:
     assert Plan.from_toml(made.to_toml()) == made
     with pytest.raises(ValueError, match=r"did you mean 'parameters'\?"):
         Stage((0, 1), shard="parameter")
+
+
+def test_gathering_over_two_axes_needs_no_remark(caplog: pytest.LogCaptureFixture) -> None:
+    """A checkpoint of parameters that data and tensor ranks share used to print a warning of torch's on every rank."""
+    logger = logging.getLogger("torch.distributed.tensor._redistribute")
+
+    class Spread:
+        def detach(self) -> Spread:
+            return self
+
+        def full_tensor(self) -> str:
+            logger.warning("2 sequential all_gather operations will be performed")
+            return "all of it"
+
+    assert whole(Spread()) == "all of it"  # type: ignore[arg-type,comparison-overlap]
+    assert not caplog.records
+    logger.warning("something else")
+    assert len(caplog.records) == 1

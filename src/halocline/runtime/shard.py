@@ -5,7 +5,9 @@ PyTorch's DTensor carries the parts. It is known here by what it can do, so that
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +26,22 @@ def shard(tensor: Tensor) -> Tensor:
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor, as a plain tensor. All ranks that hold parts of it call this alike."""
-    return tensor.detach().full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    if not is_sharded(tensor):
+        return tensor
+    with _unremarked():
+        return tensor.detach().full_tensor()  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _unremarked() -> Iterator[None]:
+    """Torch warns that gathering over two axes of a mesh, data and tensor, takes two messages: here it must."""
+    logger = logging.getLogger("torch.distributed.tensor._redistribute")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def split_dim(tensor: Tensor) -> int | None:
