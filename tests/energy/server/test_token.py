@@ -47,18 +47,20 @@ def test_pages_of_other_sites_may_not_ask(near: Callable[..., Near]) -> None:
 
 def test_without_a_token_another_sites_name_does_not_lead_here(near: Callable[..., Near]) -> None:
     server = near()
-    for name in (
-        "example.com",
-        "example.com:7787",
-        "localhost.example.com",
-        "10.0.0.1",
-        "[2001:db8::1]:80",
-        "::",
-        "a b",
-    ):
+    for name in ("example.com", "example.com.:7787", "localhost.example.com", "127.0.0.1.example.com", "1.2"):
         status, body = server.ask("GET", "/jobs", headers={"Host": name, "Origin": f"http://{name}"})
         assert (status, "token" in body["detail"]) == (421, True), name
-    for name in ("localhost", "LOCALHOST:1", "localhost.", "127.0.0.1", "127.1.2.3:7787", "[::1]", "[::1]:7787", ""):
+    for name in (
+        "localhost",
+        "LOCALHOST:1",
+        "localhost.",
+        "127.0.0.1",
+        "0.0.0.0:7787",
+        "[::1]",
+        "[::1]:7787",
+        "node7",
+        "",
+    ):
         assert server.ask("GET", "/jobs", headers={"Host": name})[0] == 200, name
     guarded = near(token=TOKEN)
     headers = {"Host": "energy.example.com", "Authorization": f"Bearer {TOKEN}"}

@@ -12,7 +12,6 @@ import ipaddress
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from functools import lru_cache
 from typing import Any
 
 from halocline.energy.server.metrics import Metrics
@@ -129,7 +128,7 @@ class Doorkeeper:
             raise Refusal(431, f"the headers have {size} bytes and {_HEADERS} are the limit: send fewer")
         _require_own_page(headers)
         if self._token is None:
-            _require_this_machine(headers.get(b"host", b""))
+            _require_no_site(headers.get(b"host", b""))
             return
         if scope["path"] in OPEN:
             return
@@ -150,23 +149,18 @@ def _require_own_page(headers: dict[bytes, bytes]) -> None:
         raise Refusal(403, "requests from the pages of another site are not taken: use this server's own page")
 
 
-def _require_this_machine(host: bytes) -> None:
+def _require_no_site(host: bytes) -> None:
     """Without a token only this machine may ask. Another site's page that has its own name lead here (DNS rebinding)
-    is on this machine too, but a browser tells the name."""
-    if not _is_this_machine(host[:300]):
-        name = host[:80].decode("latin-1")
-        raise Refusal(421, f"host {name!r} is not this machine: ask 127.0.0.1, or give the server a token")
-
-
-@lru_cache(maxsize=64)
-def _is_this_machine(host: bytes) -> bool:
-    name = host.decode("latin-1").strip().lower()
-    if not name.endswith("]"):
-        name = name.rpartition(":")[0] or name
+    is on this machine too, but a browser tells the name: one that can be registered has a dot, and is no number."""
+    name = host.partition(b":")[0].rstrip(b".").decode("latin-1")
+    if "." not in name:
+        return
     try:
-        return ipaddress.ip_address(name.strip("[]")).is_loopback
+        ipaddress.ip_address(name)
     except ValueError:
-        return name.rstrip(".") in ("", "localhost")
+        raise Refusal(
+            421, f"host {name[:80]!r} may be another site: ask localhost or 127.0.0.1, or give the server a token"
+        ) from None
 
 
 def _token(header: bytes) -> bytes | None:
