@@ -100,8 +100,9 @@ def _ended(tasks: Sequence[tuple[Any, ...]], directory: Path) -> Ended:
         finally:
             late = [process for process in started if process.exitcode is None and process.pid is not None]
             for process in late:
-                with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError):  # it may not lead a group yet
                     os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
                 process.join()
         ended = Ended(tuple(process.exitcode or 0 for process in started), _read(stem, "out"), _read(stem, "err"))
         assert not late, f"not at its end in {PATIENCE} s: {ended}"

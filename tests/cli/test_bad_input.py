@@ -76,7 +76,7 @@ CASES = [
     ("simulate --plan {tmp}/plan.toml --stages 8", ["--stages 8", "stages = 2"]),
     ("simulate --plan {tmp}/plan.toml --schedule gpipe", ["--schedule gpipe", "1f1b"]),
     ("simulate --plan {tmp}/plan.toml --tiles 4", ["--tiles 4", "leave out --tiles"]),
-    ("simulate --svg {tmp}/no/such/out.svg", ["out.svg", "make the directory {tmp}/no/such first"]),
+    ("simulate --svg {tmp}/no/such/out.svg", ["out.svg", "there is no directory {tmp}/no/such: make it, or"]),
     ("simulate --trace {tmp}", ["{tmp}", "is a directory"]),
     ("schedule show --out {tmp}/no/out.txt", ["out.txt", "no such file"]),
     ("schedule check", ["no file to check", "FILE"]),

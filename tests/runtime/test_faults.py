@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,12 +53,19 @@ def test_a_hanging_rank_is_named_and_so_is_who_waited_for_it(monkeypatch: pytest
     assert "waits in" in said and ": nothing came for 4 s; rank " in said, said
 
 
+def _free_port() -> int:
+    """Below those that connections are given, of which another test could be given this one before it is used."""
+    for port in range(20000 + os.getpid() % 9000, 30000):
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 @pytest.mark.parametrize("kind", ["kill", "raise"])
 def test_without_a_launcher_that_ends_them_the_others_stop_by_themselves(kind: str, tmp_path: Path) -> None:
     """Like srun without --kill-on-bad-exit: nobody ends the survivors but their own watch, long before a deadline."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = _free_port()
 
     def slurm(rank: int) -> dict[str, str]:
         place = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "3", "SLURM_LOCALID": str(rank)}

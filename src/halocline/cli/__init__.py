@@ -63,6 +63,6 @@ def _one_line(error: Exception) -> str:
         fix = next((text for kind, text in _FIXES.items() if isinstance(error, kind)), "give another path")
         folder = os.path.dirname(os.fspath(error.filename))
         if isinstance(error, FileNotFoundError) and folder and not os.path.isdir(folder):
-            fix = f"make the directory {folder} first"
+            fix = f"there is no directory {folder}: make it, or give another path"
         return f"{error.filename}: {(error.strerror or 'cannot be used').lower()}: {fix}"
     return " ".join(str(error).split())
