@@ -75,6 +75,13 @@ def test_a_model_that_fails_on_one_device_is_told_apart() -> None:
     with pytest.raises(ValueError, match="layer 1 of x:y fails on one device"):
         Trialled("x:y", "", (8, 8), 4).output_shape()
 
+    class Worded(Trial):
+        def made(self) -> Model:
+            return Model("x:y", nn.Sequential(nn.Embedding(7, 4)))
+
+    with pytest.raises(ValueError, match="bare layers are given images: for words return a Model with its task"):
+        Worded("x:y", "", (8, 8), 4).output_shape()
+
 
 def test_a_module_that_draws_random_numbers_when_it_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from halocline.models.model import MASKED, SPANS, Model, make
 from halocline.plan.plan import Plan
@@ -83,8 +83,12 @@ class Trial:
                     value = layer(value)
                 except (RuntimeError, TypeError, ValueError) as error:
                     shapes = ", ".join(" x ".join(map(str, t.shape[1:])) for t in empty)
+                    words = any(isinstance(module, nn.Embedding) for module in layer.modules())
+                    fix = ""
+                    if words and not self.known.sequence:
+                        fix = "; bare layers are given images: for words return a Model with its task and sequence"
                     raise ValueError(
-                        f"layer {name} of {self.model} fails on one device, with samples of {shapes}: {error}"
+                        f"layer {name} of {self.model} fails on one device, with samples of {shapes}: {error}{fix}"
                     ) from error
         if not isinstance(value, Tensor):
             raise ValueError(
