@@ -58,6 +58,24 @@ class Counts(nn.Module):
         return x
 
 
+class Keeps(nn.Module):
+    """Makes a table when it is first needed: as an attribute, a buffer, and an entry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: Tensor | None = None
+        self.tables: dict[int, Tensor] = {}
+        self.register_buffer("scale", None, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        width = x.shape[-1]
+        if self.table is None:
+            self.table, self.scale = torch.arange(width, dtype=x.dtype), torch.ones(width, dtype=x.dtype)
+        if width not in self.tables:
+            self.tables[width] = torch.ones(width, dtype=x.dtype)
+        return x * self.scale + self.table * self.tables[width]
+
+
 class Decides(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x if x.mean() > 0 else -x
@@ -84,6 +102,7 @@ def linear() -> nn.Module:
 
 MODELS: dict[str, list[Any]] = {
     "one module under two names": [Shared, Shared, nn.Tanh, linear],
+    "tables that are made once": [linear, Keeps, nn.Tanh, linear],
     "layers that write to their input": [linear, lambda: nn.Hardswish(inplace=True), WritesTo, linear],
     "complex numbers": [lambda: Does(torch.fft.fft), lambda: Does(torch.conj), lambda: Does(torch.real), linear],
     "statistics that are used and not changed": [linear, lambda: nn.BatchNorm1d(4).eval(), nn.Tanh, linear],
@@ -120,6 +139,9 @@ def test_a_buffer_that_a_forward_changes() -> None:
     engine(CUT, layers).step(*batch(4))
     with pytest.raises(ValueError, match=r"buffer 1\.calls, which would happen more than once"):
         engine(AGAIN, layers).step(*batch(4))
+    unfilled = linear()
+    unfilled.register_buffer("unfilled", torch.full((2,), float("nan")))
+    engine(AGAIN, [linear, unfilled, nn.Tanh, linear]).step(*batch(4))
 
 
 def test_a_layer_that_asks_for_values() -> None:

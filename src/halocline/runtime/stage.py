@@ -24,6 +24,7 @@ from halocline.runtime.patchwork import Patchwork
 from halocline.runtime.shard import is_sharded
 from halocline.runtime.sharding import Shadow
 from halocline.runtime.statistics import any_momentum, tracked
+from halocline.runtime.untouched import untouched
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.fusion import prefetched
 from halocline.tiling.spec import TileSpec
@@ -154,7 +155,8 @@ class StageRunner:
         mode = self.shadow.mode if self.shadow is not None else FakeTensorMode(allow_non_fake_inputs=True)
         layers = self.layers if self.shadow is None else self.shadow.layers
         eager = torch.compiler.set_stance("force_eager")
-        with mode, torch.no_grad(), self._autocast(), eager, any_momentum(tracked(layers)):
+        modules = [module for _, layer in layers for module in layer.modules()]
+        with mode, torch.no_grad(), self._autocast(), eager, untouched(modules), any_momentum(tracked(layers)):
             inputs = []
             for crossing in received:
                 size = [b - a for a, b in self.origin(crossing)]

@@ -37,12 +37,17 @@ def unchanged(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
     yield
     for name, buffer in _untracked_buffers(layers).items():
         was = before.get(name)
-        if was is not None and was.shape == buffer.shape and not torch.equal(was, buffer):
+        if was is not None and was.shape == buffer.shape and not _same(was, buffer):
             raise ValueError(
                 f"a forward changes its layer's buffer {name}, which would happen more than once where a stage "
                 f"recomputes or has a mirrored pipe or replicas: use recompute = false, pipes = 1 and replicas = 1, or "
                 f"set that module to eval()"
             )
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Equal, NaN to NaN."""
+    return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _untracked_buffers(layers: Sequence[tuple[str, nn.Module]]) -> dict[str, Tensor]:
