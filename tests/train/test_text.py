@@ -64,3 +64,14 @@ def test_a_pipe_of_tensor_parallel_stages(text: str, tmp_path: Path) -> None:
         assert found[0] == pytest.approx(found[1], rel=1e-9)
     # It goes on with what it had learnt (the layout keeps the dtype, so nothing is lost).
     assert losses(runs["pipe-hf"])[0][2] < losses(runs["pipe"])[0][2]
+
+
+@pytest.mark.parametrize(
+    ("model", "objective"), [("gpt3-small", "spans"), ("t5-small", "causal"), ("small-cnn", "masked")]
+)
+def test_an_objective_with_other_inputs_than_the_models(model: str, objective: str, tmp_path: Path) -> None:
+    """T5 took a batch of two for its two sequences."""
+    sizes = {} if model == "small-cnn" else SIZES
+    config = Config(model=model, objective=objective, batch_size=2, steps=1, run_dir=str(tmp_path / "run"), **sizes)
+    with pytest.raises(ValueError, match=rf"objective = {objective} and {model} is for .*: leave out --objective"):
+        Trainer(config)

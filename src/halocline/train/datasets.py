@@ -10,7 +10,7 @@ from halocline.data.augment import parse
 from halocline.data.dataset import Dataset
 from halocline.data.opening import CIFAR, FOLDER, LESION, SYNTHETIC, open_dataset
 from halocline.data.split import EVALUATION, TRAIN
-from halocline.models.model import Model
+from halocline.models.model import SPANS, Model
 from halocline.plan.plan import Plan
 from halocline.train.config import Config
 
@@ -38,7 +38,7 @@ def open_datasets(
     app = LESION if config.lesions else APPS[config.app]
     config = with_samples(config, plan)
     settings: dict[str, Any] = {
-        "task": config.objective or model.task,
+        "task": _task(config, model),
         "classes": model.classes,
         "channels": model.channels,
         # Files say how large they are, and so do lesions and CIFAR-10; synthetic images suit the model.
@@ -65,6 +65,16 @@ def open_datasets(
     if not model.sequence:
         settings["image"] = trained.inputs[0].pixels  # where files say it, a folder for evaluation might say another
     return trained, open_dataset(app, datapath, split=EVALUATION, **settings)
+
+
+def _task(config: Config, model: Model) -> str:
+    """What the data is for. Spans are two sequences, an encoder's and a decoder's; every other task has one input."""
+    asked = config.objective or model.task
+    if asked != model.task and (SPANS in (asked, model.task) or not model.sequence):
+        raise ValueError(
+            f"objective = {asked} and {model.name} is for {model.task}, which has other inputs: leave out --objective"
+        )
+    return asked
 
 
 def _numbers(name: str, text: str | None) -> list[float] | None:
