@@ -13,11 +13,15 @@
 # All flags: bash run.sh --help. The documentation is docs/transformers.md.
 set -euo pipefail
 
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 python=${PYTHON:-}
 if [[ -z $python ]]; then
     python=python3
     [[ -x $here/.venv/bin/python ]] && python=$here/.venv/bin/python
+fi
+if ! "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("halocline") is None)'; then
+    echo "run.sh: error: $python has no halocline: run make install in $here, or set PYTHON to one that has it" >&2
+    exit 2
 fi
 
 from_environment=(--nnodes "${NNODES:-1}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 SMALL = "--hidden 16 --heads 2 --vocab 64 --seq 16 --num_warmup_steps 1 --num_prof_steps 1"
 
 
@@ -68,6 +68,18 @@ def test_a_mistake_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
     assert done.stderr == (
         "run.sh: error: pp 4 x tp 1 x dp 1 = 4 processes, but NNODES x NUM_GPUS = 1 x 2 = 2: use NUM_GPUS=4, or other "
         "degrees\n"
+    )
+
+
+def test_a_python_without_halocline_is_told(tmp_path: Path) -> None:
+    """By a link in another directory, which has no environment beside it."""
+    (tmp_path / "run.sh").symlink_to(ROOT / "run.sh")
+    python = shutil.which("false") or "false"
+    words = ["bash", str(tmp_path / "run.sh"), "gpt3-xl", "8", "4"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHON": python})
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"run.sh: error: {python} has no halocline: run make install in {ROOT}, or set PYTHON to one that has it\n"
     )
 
 
