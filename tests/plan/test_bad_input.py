@@ -44,7 +44,12 @@ PLANS: list[Case] = [
     (lambda: Plan([Stage((0, 1))]), "stages", (), "give a tuple"),  # type: ignore[arg-type]
     (lambda: Plan((Stage((0, 2)), Stage((3, 4)))), "stages[1].layers", (3, 2), "start it at 2"),
     (lambda: Plan((Stage((1, 2)),)), "stages[0].layers", (1, 0), "start it at 0"),
-    (lambda: Plan((Stage((0, 1)), Stage((1, 2), tiles=(2,)))), "stages", (1, 2), "give every stage the same number"),
+    (
+        lambda: Plan((Stage((0, 1), tiles=(1, 2)), Stage((1, 2), tiles=(2,)))),
+        "stages",
+        (1, 2),
+        "give every stage the same number",
+    ),
     (plan(schedule="1f1c"), "schedule", ("1f1c",), "did you mean '1f1b'"),
     (plan(schedule=7), "schedule", (7,), "one of layer, gpipe"),
     (plan(microbatches=0), "microbatches", (0, 1), "use 1"),

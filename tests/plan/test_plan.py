@@ -45,6 +45,13 @@ def test_a_whole_number_is_a_cap_and_true_is_no_count() -> None:
         Plan.from_toml("microbatches = true\n[[stages]]\nlayers = [0, 1]")
 
 
+def test_stages_that_cut_nothing_follow_those_that_cut_volumes() -> None:
+    plan = Plan((Stage((0, 1), tiles=(2, 1, 2)), Stage((1, 2))), image=(12, 17, 11))
+    assert plan.stages[1].tiles == (1, 1, 1) and plan.world_size == 5
+    assert Plan.from_toml(plan.to_toml()) == plan
+    assert Plan((Stage((0, 1), tiles=(1, 1, 1)),)) == Plan((Stage((0, 1)),))
+
+
 def test_ranks_of_a_plan() -> None:
     stages = (Stage((0, 3), tiles=(2, 2)), Stage((3, 5), lanes=3, tensor=2), Stage((5, 6)))
     plan = Plan(stages, microbatches=4, replicas=2)

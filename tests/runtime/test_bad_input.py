@@ -120,6 +120,8 @@ def test_advice_follows_what_weighs_most() -> None:
     assert "cut stages[0] (4 layers) into two stages of 2 and 2 layers" in advice(plan, forward, [8], True, 1)
     assert "4 microbatches instead of 2 halve them (8 -> 4 samples each)" in advice(plan, forward, [8], False, 1)
     assert "tiles = [2, 4] instead of [2, 2]" in advice(plan, forward, [1], False, 1)
+    volume = Plan.from_toml("stages = [{layers = [0, 4], tiles = [2, 1, 1], recompute = true}]")
+    assert "tiles = [2, 1, 2] instead of [2, 1, 1]" in advice(volume, forward, [1], False, 1)
     plain = Plan.from_toml("microbatches = 2\nstages = [{layers = [0, 4]}]")
     assert "set stages[0].recompute" in advice(plain, forward, [1], False, 1)
 

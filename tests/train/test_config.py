@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,3 +183,11 @@ def test_a_model_of_ones_own_has_the_classes_and_channels_it_is_made_with(tmp_pa
 def test_settings_load_without_torch() -> None:
     code = "import sys, halocline.train.config, halocline.cli.train; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_plan_for_volumes_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "volumes.toml"
+    path.write_text("stages = [{layers = [0, 5], tiles = [2, 1, 2]}]")
+    config = Config(model="small-cnn", plan=str(path))
+    with pytest.raises(ValueError, match=r"for images of 3 dims, and the data .* has 2: .* halocline\.Engine"):
+        plan_of(config, model_of(config))

@@ -237,7 +237,10 @@ def _image(flags: Flags) -> tuple[int, ...] | None:
         return None
     sizes = whole_numbers("image_size", flags.image_size)
     if len(sizes) > 2:
-        raise ValueError(f"image_size has {len(sizes)} numbers, not 1 or 2: write 512, or 512,384 for height and width")
+        raise ValueError(
+            f"image_size has {len(sizes)} numbers, not 1 or 2: write 512, or 512,384 for height and width; a volume's "
+            f"size stands in a plan.toml, e.g. image = [512, 512, 64]"
+        )
     for size in sizes:
         require_degree("image_size", size)
     return sizes if len(sizes) == 2 else (sizes[0], sizes[0])

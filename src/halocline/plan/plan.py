@@ -6,7 +6,7 @@ A plan knows no rank numbers (see layout) and no order (see the schedule room). 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,12 +165,16 @@ class Plan:
                     f"start it at {end}"
                 )
             end = stage.layers[1]
-        dims = {len(stage.tiles) for stage in self.stages}
+        dims = {len(stage.tiles) for stage in self.stages if stage.tile_count > 1}
         if len(dims) > 1:
             raise ValueError(
                 f"stages have tile grids of {min(dims)} and of {max(dims)} dims: give every stage the same number, "
                 f"with 1 for a dim that is not cut"
             )
+        # Who does not cut a volume need not say in how many dims.
+        uncut = (1,) * max(dims, default=2)
+        stages = (stage if stage.tile_count > 1 else replace(stage, tiles=uncut) for stage in self.stages)
+        object.__setattr__(self, "stages", tuple(stages))
 
     def _check_pipes(self) -> None:
         require_type("pipes", self.pipes, int, "1 or 2")

@@ -66,10 +66,10 @@ def advice(plan: Plan, instruction: Instruction, samples: Sequence[int], weights
         )
     if not stage.recompute:
         return f"activations weigh most and a microbatch is one sample: set {name}.recompute to keep inputs only"
-    rows, columns = (*stage.tiles, 1, 1)[:2]
-    wider = (rows, 2 * columns) if columns <= rows else (2 * rows, columns)
+    wider = list(stage.tiles)
+    wider[max(d for d, parts in enumerate(wider) if parts == min(wider))] *= 2
     return (
-        f"activations weigh most and a microbatch is one sample: give {name} tiles = {list(wider)} instead of "
+        f"activations weigh most and a microbatch is one sample: give {name} tiles = {wider} instead of "
         f"{list(stage.tiles)}"
     )
 

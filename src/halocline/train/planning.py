@@ -5,12 +5,13 @@ Knows settings, models and plans; starts nothing.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from halocline.models import hf
 from halocline.models.answer import answer, shape_of
@@ -20,6 +21,7 @@ from halocline.models.work import work
 from halocline.plan.flags import Flags
 from halocline.plan.plan import Plan
 from halocline.runtime.layers import named_layers, own_randomness
+from halocline.runtime.untouched import untouched
 from halocline.train.config import PLAN_FLAGS, Config
 
 BATCH = 32
@@ -61,7 +63,8 @@ def model_of(config: Config) -> Model:
 def _classifier(config: Config, model: Model) -> Model:
     """A model of one's own, with as many classes as it answers with: data and loss must not ask for more."""
     image = Plan.from_flags(image_size=config.image_size).image
-    found = answer(model, None if image is None else (image[0], image[1]))
+    with as_it_was(model):
+        found = answer(model, None if image is None else (image[0], image[1]))
     if found is None:
         return model  # it tells nothing without data
     if not isinstance(found, Tensor) or found.ndim != 2:
@@ -95,6 +98,12 @@ def plan_of(config: Config, model: Model) -> Plan:
         plan = Plan.from_flags(config.flags, layers=layers, **known_of(config, model))
     else:
         plan = _loaded(config, config.plan)
+        dims = len(plan.stages[0].tiles) if plan.image is None else len(plan.image)
+        if dims != 2:
+            raise ValueError(
+                f"{config.plan} is for images of {dims} dims, and the data that halocline train reads has 2: train "
+                f"others from Python with halocline.Engine, whose plans may have 1, 2 or 3"
+            )
     return accumulated(with_batch(plan), config.accumulate)
 
 
@@ -118,6 +127,12 @@ def accumulated(plan: Plan, times: int) -> Plan:
     )
 
 
+def as_it_was(model: Model) -> AbstractContextManager[None]:
+    """For a run without data: layers that are built already are to be trained afterwards."""
+    built = (layer for layer in model.layers if isinstance(layer, nn.Module))
+    return untouched(module for layer in built for module in layer.modules())
+
+
 def known_of(config: Config, model: Model) -> dict[str, Any]:
     """What the method of cutting a model into stages wants to know of its layers."""
     method = (config.partition_method or "").partition(":")[0]
@@ -125,7 +140,8 @@ def known_of(config: Config, model: Model) -> dict[str, Any]:
         return {"parameters": [layer.parameters for layer in count(model, activations=False).layers]}
     if method in ("profile", "autopipe"):
         image = Plan.from_flags(image_size=config.image_size).image
-        return {"costs": [layer.flops for layer in work(model, image)]}
+        with as_it_was(model):
+            return {"costs": [layer.flops for layer in work(model, image)]}
     if method == "uniform_transformer":
         if not model.kinds:
             raise ValueError(
