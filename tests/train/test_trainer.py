@@ -132,6 +132,31 @@ def test_evaluation_has_the_size_of_training(tmp_path: Path) -> None:
     assert evaluated is not None and trained.inputs[0].pixels == evaluated.inputs[0].pixels == (16, 17)
 
 
+KEEPS = """
+import torch
+from torch import nn
+
+class Keeps(nn.Module):
+    table = None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.ones(x.shape[-1], device=x.device, dtype=x.dtype)
+        return x * self.table
+
+def make():
+    return nn.Sequential(Keeps(), nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+"""
+
+
+def test_a_model_that_is_built_and_was_looked_at_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find its classes and its work; what it keeps from then on had no values."""
+    (tmp_path / "own_table.py").write_text(KEEPS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _, entries = run(tmp_path / "run", model="own_table:make", partition_method="autopipe", split_size=1, steps=1)
+    assert steps(entries, "step") == [1]
+
+
 def test_the_seed_decides(tmp_path: Path) -> None:
     _, a = run(tmp_path / "a", steps=2, seed=1)
     _, b = run(tmp_path / "b", steps=2, seed=1)

@@ -20,7 +20,7 @@ from halocline.runtime.layers import named_layers
 from halocline.schedule.generate import generate
 from halocline.simulate import Costs, simulate
 from halocline.train.config import Config
-from halocline.train.planning import model_of, named, plan_of
+from halocline.train.planning import as_it_was, model_of, named, plan_of
 from halocline.train.run_directory import resolved
 
 SPEED = 100e12
@@ -73,7 +73,8 @@ def forecast(config: Config) -> Forecast:
         plan = plan_of(config, model)
     check_divisible(Layout(plan), named_layers(model.layers))
     try:
-        done: tuple[Work, ...] | None = work(model, plan.image)
+        with as_it_was(model):
+            done: tuple[Work, ...] | None = work(model, plan.image)
         size = count(model, None if plan.image is None else (plan.image[0], plan.image[1]))
     except ValueError:  # a layer that cannot be run without data: the plan can still be proved and drawn
         done, size = None, count(model, activations=False)
