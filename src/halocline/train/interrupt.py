@@ -34,6 +34,8 @@ class Interrupt:
         self.say = say
         self.asked = False
         """Whether this process was asked to end."""
+        self._first = 0.0
+        """When it was."""
         self._before: dict[int, Any] = {}
         self._old_fd = -1
         self._ends: tuple[int, int] | None = None
@@ -52,6 +54,10 @@ class Interrupt:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._ends is not None:
+            if self.asked:
+                # What a launcher repeats must still meet this handler. It could end a process that waits for torch's
+                # launcher to take its outcome, and the launcher would then wait for it for ever.
+                time.sleep(max(0.0, self._first + _ONE - time.monotonic()))
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(self._old_fd)
@@ -59,16 +65,15 @@ class Interrupt:
             self._ends = None
 
     def _listen(self, hear: int) -> None:
-        first = 0.0
         while heard := os.read(hear, 64):
             if not set(heard) & set(SIGNALS):
                 continue
             now = time.monotonic()
             if not self.asked:
-                self.asked, first = True, now
+                self._first, self.asked = now, True
                 if signal.SIGINT in heard:  # somebody looks on
                     self.say("interrupted: leaving after this step; once more to stop at once")
-            elif now - first > _ONE:
+            elif now - self._first > _ONE:
                 _leave()
         os.close(hear)
 
