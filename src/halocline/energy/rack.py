@@ -25,7 +25,7 @@ Slots = tuple["memoryview[int]", "memoryview[float]"]
 class Rack:
     """One rank's view of all devices."""
 
-    def __init__(self, directory: str | Path, rank: int, lengths: Sequence[int], patience: float = 60.0) -> None:
+    def __init__(self, directory: str | Path, rank: int, lengths: Sequence[int], patience: float = 300.0) -> None:
         """`lengths`: how many instructions each rank has. `patience`: seconds to wait for another device."""
         self.directory, self.rank, self.lengths, self.patience = Path(directory), rank, tuple(lengths), patience
         self._views: dict[int, Slots] = {}
