@@ -144,7 +144,7 @@ def test_only_an_evaluation_is_a_line_of_now_dl(capsys: pytest.CaptureFixture[st
     shown = nowdl.Lines(0)
     shown.say("2 bad files are left out: a.png, b.png")
     shown.show(Reading(1, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
-    shown.say("step 1: evaluation  loss 2  accuracy 50.0%")
+    shown.evaluated("step 1: evaluation  loss 2  accuracy 50.0%")
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "2 bad files are left out: a.png, b.png"
     assert said[-1] == "Epoch: 0 Global loss: 1.5 step 1: evaluation  loss 2  accuracy 50.0%"

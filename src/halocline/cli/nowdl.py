@@ -91,10 +91,13 @@ class Lines(Silent):
             print(reading.line(timed=True), flush=True)
 
     def say(self, text: str) -> None:
-        if self.rank:
-            return
-        loss = f"Epoch: {self.epoch} Global loss: {statistics.fmean(self.losses)} " if ": evaluation" in text else ""
-        print(loss + text, flush=True)
+        if not self.rank:
+            print(text, flush=True)
+
+    def evaluated(self, text: str) -> None:
+        if self.losses:  # not so where all steps were taken already
+            text = f"Epoch: {self.epoch} Global loss: {statistics.fmean(self.losses)} {text}"
+        self.say(text)
 
     def close(self) -> None:
         if not self.rank and self.speeds:

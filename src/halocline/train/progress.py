@@ -90,6 +90,10 @@ class Progress(Protocol):
 
     def say(self, text: str) -> None: ...
 
+    def evaluated(self, text: str) -> None:
+        """Say how an evaluation came out."""
+        self.say(text)
+
     def close(self) -> None: ...
 
 
@@ -100,7 +104,7 @@ def progress(rank: int, verbose: bool = False) -> Progress:
     return Bar(verbose) if sys.stderr.isatty() else Lines(verbose=verbose)
 
 
-class Silent:
+class Silent(Progress):
     """For all ranks but the first."""
 
     def show(self, reading: Reading) -> None:
@@ -113,7 +117,7 @@ class Silent:
         return None
 
 
-class Lines:
+class Lines(Progress):
     """A line every few seconds, or for every step."""
 
     def __init__(self, every: float = _EVERY, file: Any = None, verbose: bool = False) -> None:
@@ -133,7 +137,7 @@ class Lines:
         return None
 
 
-class Bar:
+class Bar(Progress):
     """A bar that moves; `verbose`, below a line for every step."""
 
     def __init__(self, verbose: bool = False) -> None:

@@ -180,7 +180,7 @@ class Trainer:
         if metrics is not None:
             metrics.write(EVALUATION, self.engine.steps, **self.scores)
             words = [f"loss {self.scores['loss']:.4g}", *score_words(self.scores)]
-            self.progress.say(f"step {self.engine.steps}: evaluation  {'  '.join(words)}")
+            self.progress.evaluated(f"step {self.engine.steps}: evaluation  {'  '.join(words)}")
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
