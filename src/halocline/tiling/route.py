@@ -299,3 +299,8 @@ class _AllSum(torch.autograd.Function):
 def all_sum(tensor: Tensor, exchanger: Exchanger) -> Tensor:
     """The sum over ranks, on every rank; its gradient is the sum of the ranks' gradients."""
     return tensor if exchanger.size == 1 else _AllSum.apply(tensor, exchanger)
+
+
+def for_tiles(plain: Tensor, exchanger: Exchanger) -> Tensor:
+    """A plain tensor, equal on every rank, as it is used on what each rank holds of a tile."""
+    return plain
