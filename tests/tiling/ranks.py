@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from copies import CONTEXT
 from halocline import tiling
-from halocline.tiling import cutting
+from halocline.tiling.plain import cut
 from halocline.tiling.exchanger import ThreadExchanger
 from halocline.tiling.spec import TileSpec
 
@@ -189,7 +189,7 @@ def _tile(
         return tiling.tile(leaf, grid, exchanger, cuts=cuts)
     lines = cuts or [tuple(leaf.shape[d] * i // n for i in range(n + 1)) for d, n in zip(dims, grid)]
     spec = TileSpec(tuple(map(tuple, lines)), exchanger, tuple(dims))
-    return tiling.TileTensor.wrap(cutting._Piece.apply(leaf, spec), spec)
+    return tiling.TileTensor.wrap(cut(leaf, spec), spec)
 
 
 def assert_exact(

@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch import Tensor
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
-from halocline.tiling.boxes import Cuts, balanced_cuts, check_cuts, shape, slices
+from halocline.tiling.boxes import Cuts, balanced_cuts, check_cuts, shape
 from halocline.tiling.exchanger import Exchanger, exchanger_for
-from halocline.tiling.route import index, move
+from halocline.tiling.plain import cut
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
 
@@ -36,8 +33,8 @@ def tile(
     """This rank's tile of an image, whose last len(grid) dims are spatial and are cut into `grid` tiles, row-major.
 
     Every rank of the group passes the whole image, or its own piece and the whole image's `size`. `cuts` gives the
-    boundaries of uneven tiles per dim, each from 0 to the size, in place of `grid`. The gradient of a leaf image given
-    whole is whole on every rank; that of a piece is the piece's.
+    boundaries of uneven tiles per dim, each from 0 to the size, in place of `grid`. The gradient of an image given whole
+    is whole on every rank; that of a piece, which must be a leaf if it has one, is the piece's.
     """
     exchanger = exchanger_for(group)
     if (grid is None) == (cuts is None):
@@ -62,36 +59,13 @@ def tile(
                 f"rank {exchanger.rank} owns {shape(spec.box)} pixels ({spec.box}) of size {whole} but passed a piece "
                 f"of {tuple(image.shape[-spatial:])}; pass that piece, or give cuts= that match the pieces"
             )
+        if image.requires_grad and not image.is_leaf:
+            raise ValueError(
+                f"the piece of rank {exchanger.rank} was computed from tensors that want a gradient, of which it would get "
+                f"this rank's part only: pass the whole image, or compute it from the tile that this function returns"
+            )
         return TileTensor.wrap(image, spec)
-    if image.requires_grad and image.is_leaf and not isinstance(image, nn.Parameter) and torch.is_grad_enabled():
-        return TileTensor.wrap(_Piece.apply(image, spec), spec)
-    piece = _piece(image, spec)
-    return TileTensor.wrap(piece, spec)
-
-
-def _piece(image: Tensor, spec: TileSpec) -> Tensor:
-    whole = tuple((0, n) for n in spec.size)
-    if spec.box == whole:
-        return image
-    # A copy, so that the whole image need not stay in memory for the sake of one tile of it.
-    return image[index(slices(spec.box, whole), spec.dims)].clone(memory_format=torch.preserve_format)
-
-
-class _Piece(torch.autograd.Function):
-    """A tile of a whole image that every rank holds; its backward gathers, so that the gradient is whole, too."""
-
-    @staticmethod
-    def forward(ctx: Any, image: Tensor, spec: TileSpec) -> Tensor:
-        ctx.spec = spec
-        piece = _piece(image, spec)
-        return piece.view_as(piece) if piece is image else piece
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        spec = ctx.spec
-        whole = tuple((0, n) for n in spec.size)
-        return move(grad, spec.own, (whole,) * spec.exchanger.size, spec.exchanger, spec.dims), None
+    return TileTensor.wrap(image if exchanger.size == 1 else cut(image, spec), spec)
 
 
 def redistribute(

@@ -61,6 +61,10 @@ class Exchanger(ABC):
         """Told of every window that is worked out for this rank's tiles: (spec, reaches, output spec)."""
         self.trials: dict[Any, Any] = {}
         """What was measured of overlapping this rank's exchanges with computation."""
+        self.everyone: Exchanger = self
+        """The exchanger of all ranks that hold the same parameters; of a lane's that of all lanes."""
+        self.put_off: dict[Tensor, Tensor] | None = None
+        """Parameter -> this rank's part of its gradient, if somebody sums those parts later; see `for_tiles`."""
 
     def start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
         """Begin sending `sends` and filling `receives` (both by peer); the returned function waits for the end.

@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from halocline.tiling.boxes import Box
 from halocline.tiling.exchanger import Exchanger, Wait
-from halocline.tiling.route import all_sum
+from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, untiled
 
@@ -35,7 +36,7 @@ class LaneExchanger(Exchanger):
     def __init__(self, whole: Exchanger, members: Ints) -> None:
         super().__init__(members.index(whole.rank), len(members), whole.deadline)
         self.whole, self.members = whole, members
-        self.counter = whole.counter
+        self.everyone, self.counter = whole, whole.counter
 
     def start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
         return self.whole.start(self._named(sends), self._named(receives))
@@ -148,6 +149,8 @@ def _in_lane(function: Any, run: Any, x: TileTensor, image: int, args: tuple[Any
     if other or ndim < image or (batch and len(spec.ranks) < spec.exchanger.size):
         return run(x, *args, **kwargs)  # which refuses it
     if batch and len(spec.dims) == 1:
+        args = all_for_tiles(args, spec.exchanger)
+        kwargs = dict(zip(kwargs, all_for_tiles(tuple(kwargs.values()), spec.exchanger)))
         out = function(x.local, *args, **kwargs)
         return TileTensor.wrap(out, spec) if isinstance(out, Tensor) else tuple(TileTensor.wrap(o, spec) for o in out)
     if batch and not spec.bare:  # samples held beyond the lane's own are of no use here
@@ -159,14 +162,22 @@ def _in_lane(function: Any, run: Any, x: TileTensor, image: int, args: tuple[Any
         return TileTensor.wrap(out.local, _lifted(spec, out.spec, batch))
     if not isinstance(out, Tensor):
         raise untiled(function, (x, *args), kwargs, why="it returns more than one tensor, with the batch cut")
-    return _of_all_lanes(out, spec) if batch else out
+    return _OfAllLanes.apply(out, spec) if batch else out
 
 
-def _of_all_lanes(samples: Tensor, spec: TileSpec) -> Tensor:
-    """A plain tensor of the whole batch, from one that is equal on all ranks of a lane."""
-    start, stop = spec.box[0]
-    if spec.ranks.index(spec.exchanger.rank) % prod(spec.grid[1:]):
-        samples, stop = samples[:0], start  # the first rank of the lane speaks for it
-    before = samples.new_zeros(start, *samples.shape[1:])
-    after = samples.new_zeros(spec.size[0] - stop, *samples.shape[1:])
-    return all_sum(torch.cat([before, samples, after]), spec.exchanger)
+class _OfAllLanes(torch.autograd.Function):
+    """A plain tensor of the whole batch, from one that is equal on all ranks of a lane, and so is its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, samples: Tensor, spec: TileSpec) -> Tensor:
+        ctx.spec = spec
+        start, stop = spec.box[0]
+        whole = samples.new_zeros(spec.size[0], *samples.shape[1:])
+        if spec.ranks.index(spec.exchanger.rank) % prod(spec.grid[1:]) == 0:  # the first rank of a lane speaks for it
+            whole[start:stop] = samples
+        return spec.exchanger.all_reduce(whole)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad[slice(*ctx.spec.box[0])], None

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from halocline.tiling.boxes import Box, contains, intersect, is_empty, shape, slices
 from halocline.tiling.exchanger import Exchanger, Wait
@@ -249,11 +248,24 @@ class _Move(torch.autograd.Function):
         return way.assemble(target, source, strips)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        wait, strips = ctx.way.start_back(grad, ctx.exchanger)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return _Return.apply(grad, ctx.way, ctx.exchanger, ctx.source_size), None, None
+
+
+class _Return(torch.autograd.Function):
+    """The way back of what `_Move` moved: what arrived in several copies is added up."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, way: Route, exchanger: Exchanger, source_size: tuple[int, ...]) -> Tensor:
+        ctx.way, ctx.exchanger = way, exchanger
+        wait, strips = way.start_back(grad, exchanger)
         wait()
-        return ctx.way.accumulate(grad, ctx.source_size, strips), None, None
+        result = way.accumulate(grad, source_size, strips)
+        return result.view_as(result) if result is grad else result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        return _Move.apply(grad, ctx.way, ctx.exchanger), None, None, None
 
 
 def move(
@@ -282,25 +294,3 @@ def move(
     if not way.exchange and way.covered and way.keep is not None:
         return source[way.keep[0]]  # a smaller part of what is held: a view will do
     return _Move.apply(source, way, exchanger)
-
-
-class _AllSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, exchanger: Exchanger) -> Tensor:
-        ctx.exchanger = exchanger
-        return exchanger.all_reduce(tensor.clone(memory_format=torch.contiguous_format))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.exchanger.all_reduce(grad.clone(memory_format=torch.contiguous_format)), None
-
-
-def all_sum(tensor: Tensor, exchanger: Exchanger) -> Tensor:
-    """The sum over ranks, on every rank; its gradient is the sum of the ranks' gradients."""
-    return tensor if exchanger.size == 1 else _AllSum.apply(tensor, exchanger)
-
-
-def for_tiles(plain: Tensor, exchanger: Exchanger) -> Tensor:
-    """A plain tensor, equal on every rank, as it is used on what each rank holds of a tile."""
-    return plain

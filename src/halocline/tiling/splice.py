@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from halocline.tiling.boxes import Box, intersect_interval, slices
+from halocline.tiling.plain import for_tiles
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
@@ -56,5 +57,5 @@ def splice(pieces: Sequence[Tensor], segments: Sequence[Segment], axis: int, out
             parts.append(move(piece.local, spec.own, need, spec.exchanger, spec.dims, spec.held))
         else:
             origin = ((0, 0),) * len(out.dims)
-            parts.append(piece[index(slices(need[out.exchanger.rank], origin), out.dims)])
+            parts.append(for_tiles(piece, out.exchanger)[index(slices(need[out.exchanger.rank], origin), out.dims)])
     return TileTensor.wrap(parts[0] if len(parts) == 1 else torch.cat(parts, out.dims[axis]), out)

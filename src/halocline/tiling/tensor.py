@@ -16,6 +16,7 @@ from torch.autograd.function import BackwardCFunction, once_differentiable
 from torch.utils._mode_utils import no_dispatch
 
 from halocline.tiling.boxes import Box, contains, slices
+from halocline.tiling.plain import gather
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
 
@@ -106,6 +107,11 @@ class TileTensor(Tensor):
 
     def full(self) -> Tensor:
         """The whole tensor on every rank, as a plain tensor; differentiable."""
+        return gather(self.local, self.spec)
+
+    def everywhere(self) -> Tensor:
+        """The whole tensor on every rank, to be used together with what ranks hold of tiles: each rank's copy then has a
+        gradient of its own, and they add up."""
         spec = self.spec
         whole = tuple((0, n) for n in spec.size)
         return move(self.local, spec.own, (whole,) * spec.exchanger.size, spec.exchanger, spec.dims, spec.held)
@@ -263,7 +269,7 @@ def _opened(tile: TileTensor) -> Tensor:
 
 
 def _local_gradients(results: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """What a custom backward made of tiles, as this rank's share of it, which is what other backwards expect."""
+    """What a custom backward made of tiles, as the gradients of what this rank holds."""
     tiles = [g for g in given if isinstance(g, TileTensor)]
     if len(tiles) < sum(g is not None for g in given):
         raise untiled(torch.autograd.Function, given, why="a custom function must return tiles only, or whole tensors")
@@ -273,7 +279,7 @@ def _local_gradients(results: tuple[Tensor | None, ...], given: tuple[Tensor | N
         if isinstance(result, TileTensor):
             shares.append(_without_copies(result.retiled(spec) if result.spec.size == spec.size else result))
         else:  # whole, and computed alike on every rank
-            shares.append(None if result is None else result / spec.exchanger.size)
+            shares.append(result)
     return tuple(shares)
 
 

@@ -6,6 +6,7 @@ it. Knows nothing of messages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halocline.tiling.plain import all_for_tiles, cut, for_tiles
 from halocline.tiling.rules.elementwise import align, part_of
 from halocline.tiling.rules.gathered import cut_within
 from halocline.tiling.spec import TileSpec
@@ -25,8 +27,13 @@ def whole(tensor: Any) -> Any:
     return tensor.full() if isinstance(tensor, TileTensor) else tensor
 
 
+def copied(tensor: Tensor, spec: TileSpec) -> Tensor:
+    """The whole of a tile or of a plain tensor, to be used with what ranks hold under `spec`."""
+    return tensor.everywhere() if isinstance(tensor, TileTensor) else for_tiles(tensor, spec.exchanger)
+
+
 def _recut(out: Tensor, spec: TileSpec) -> TileTensor:
-    return TileTensor.wrap(part_of(out, spec).clone(), spec)
+    return TileTensor.wrap(cut(out, spec), spec)
 
 
 @rule(F.scaled_dot_product_attention)
@@ -56,16 +63,16 @@ def scaled_dot_product_attention(
     if dropout_p > 0.0 or cut not in ([], [-2]) or -2 not in query.spec.dims:
         out = run(query.full(), whole(key), whole(value), whole(attn_mask), is_causal=is_causal)
         return _recut(out, query.spec.without_margin())
-    spec, keys = query.spec, whole(key)
+    spec, keys = query.spec, copied(key, query.spec)
     start, stop = spec.held[spec.dims.index(-2)]
-    mask = whole(attn_mask)
+    mask = None if attn_mask is None else copied(attn_mask, spec)
     if mask is not None and mask.shape[-2] != 1:
         mask = mask[..., start:stop, :]
     if is_causal:
         if mask is not None:
             raise ValueError("give one of attn_mask and is_causal")
         mask = torch.ones(stop - start, keys.shape[-2], dtype=torch.bool, device=keys.device).tril(start)
-    return TileTensor.wrap(run(query.local, keys, whole(value), mask), spec)
+    return TileTensor.wrap(run(query.local, keys, copied(value, spec), mask), spec)
 
 
 # The arguments after query, key and value, by position.
@@ -87,21 +94,30 @@ def multi_head_attention_forward(
         return _sample_by_sample(query, key, value, given)
     if spec.dims != (-query.ndim,):
         raise untiled(function, (query, key, value), why="only the sequence, dim 0, or the batch may be cut")
-    keys = whole(key)
-    values = keys if value is key else whole(value)
     # The tiles of the attention's weights, (batch, heads, queries, keys) or fewer dims: cut in the queries.
     scores = spec.with_dims((-2,))
     if given["dropout_p"] > 0.0 and given.get("training", True):
-        queries = keys if query is key else query.full()
-        out, weights = function(queries, keys, values, **given)
+        out, weights = function(*_all(whole, query, key, value), **given)
         spec, scores = spec.without_margin(), scores.without_margin()
         return _recut(out, spec), None if weights is None else _recut(weights, scores)
-    mask = given.get("attn_mask")
-    if mask is not None:
-        given["attn_mask"] = part_of(mask, scores)
+    mask = given.pop("attn_mask", None)
+    given = _shared(given, spec)
+    given["attn_mask"] = None if mask is None else part_of(mask, scores)
+    _, keys, values = _all(lambda tensor: copied(tensor, spec), None, key, value)
     given["is_causal"] = False  # only a hint that the mask given is causal, and untrue of a part of it
     out, weights = function(query.local, keys, values, **given)
     return TileTensor.wrap(out, spec), None if weights is None else TileTensor.wrap(weights, scores)
+
+
+def _all(function: Callable[[Any], Any], *tensors: Any) -> list[Any]:
+    """`function` of each tensor, once where they are the same: attention within a sequence sees it as one."""
+    done: dict[int, Any] = {}
+    return [None if t is None else done[id(t)] if id(t) in done else done.setdefault(id(t), function(t)) for t in tensors]
+
+
+def _shared(given: dict[str, Any], spec: TileSpec) -> dict[str, Any]:
+    """The parameters of a call, to be used on what each rank holds."""
+    return dict(zip(given, all_for_tiles(tuple(given.values()), spec.exchanger)))
 
 
 def _sample_by_sample(
@@ -115,11 +131,11 @@ def _sample_by_sample(
     random = given["dropout_p"] > 0.0 and given.get("training", True)
     alike = all(isinstance(t, TileTensor) and t.spec.cuts == spec.cuts for t in (key, value))
     if random or not alike or (mask is not None and mask.ndim == 3):
-        out, weights = function(query.full(), whole(key), whole(value), **given)
+        out, weights = function(*_all(whole, query, key, value), **given)
         return _recut(out, spec), None if weights is None else _recut(weights, scores)
-    ignored = given.get("key_padding_mask")
-    if ignored is not None:
-        given["key_padding_mask"] = part_of(ignored, spec)
+    ignored = given.pop("key_padding_mask", None)
+    given = _shared(given, spec)
+    given["key_padding_mask"] = None if ignored is None else part_of(ignored, spec)
     assert isinstance(key, TileTensor) and isinstance(value, TileTensor)
     out, weights = function(query.owned, key.owned, value.owned, **given)
     return TileTensor.wrap(out, spec), None if weights is None else TileTensor.wrap(weights, scores)

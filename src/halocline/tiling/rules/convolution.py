@@ -16,6 +16,7 @@ from torch import Tensor
 from halocline.tiling.boxes import Window
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
+from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Grads, windowed
 
@@ -134,7 +135,7 @@ def _convolution(function: Callable[..., Tensor], dims: int) -> None:
         windows, operator = _plan(
             input.spec.size, tuple(kernel), hashable(stride), hashable(padding), hashable(dilation), groups
         )
-        cast, weight_, bias_ = as_autocast(local, weight, bias)
+        cast, weight_, bias_ = as_autocast(local, *all_for_tiles((weight, bias), input.spec.exchanger))
         if cast is not None and cast is not local:
             input = TileTensor.wrap(cast, input.spec)
         return windowed(input, windows, operator, (weight_, bias_), linear=True)

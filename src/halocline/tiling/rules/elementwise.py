@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halocline.tiling.plain import for_tiles
 from halocline.tiling.route import index
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -98,6 +99,7 @@ def align(values: Iterable[Any], function: Any, in_place: bool = False) -> tuple
     if in_place and values[0] is not lead and lead.spec != getattr(values[0], "spec", None):
         raise untiled(function, values, why="the tensor written in place is not a tile of the result's size")
     spec = lead.spec
+    copies: dict[int, Tensor] = {}
     for i, value in enumerate(values):
         if isinstance(value, TileTensor):
             if value.spec.exchanger is not spec.exchanger:
@@ -105,7 +107,7 @@ def align(values: Iterable[Any], function: Any, in_place: bool = False) -> tuple
             if value.spec.size != size:
                 if any(a not in (1, b) for a, b in zip(value.spec.size, size)):
                     raise ValueError(f"shapes {[tuple(t.shape) for t in tiles]} do not broadcast")
-                values[i] = value.full()
+                values[i] = copies[i] = value.everywhere()
             elif value.spec.cuts != spec.cuts or value.spec.ranks != spec.ranks:
                 values[i] = value.retiled(spec if in_place else spec.without_margin())
     for value in values:
@@ -115,12 +117,16 @@ def align(values: Iterable[Any], function: Any, in_place: bool = False) -> tuple
         if isinstance(value, TileTensor):
             values[i] = value.fetched(spec.have).local
         elif isinstance(value, Tensor):
-            values[i] = part_of(value, spec)
+            values[i] = _sliced(value, spec) if i in copies else part_of(value, spec)
     return values, spec
 
 
 def part_of(plain: Tensor, spec: TileSpec) -> Tensor:
     """The pixels held under `spec` of a plain tensor that broadcasts against the whole tile tensor."""
+    return _sliced(for_tiles(plain, spec.exchanger), spec)
+
+
+def _sliced(plain: Tensor, spec: TileSpec) -> Tensor:
     parts, dims = [], []
     for dim, size, (start, stop) in zip(spec.dims, spec.size, spec.held):
         if plain.ndim < -dim or (plain.shape[dim] == 1 and size != 1):  # broadcasts
@@ -177,7 +183,7 @@ def prelu(input: Tensor, weight: Tensor) -> TileTensor:
     """Its weight has one value per channel, dim 1, and does not broadcast as other operands do."""
     if not isinstance(input, TileTensor) or isinstance(weight, TileTensor) or 1 - input.ndim in input.spec.dims:
         raise untiled(F.prelu, (input, weight), why="its weight must be plain and its channels, dim 1, uncut")
-    return TileTensor.wrap(F.prelu(input.local, weight), input.spec)
+    return TileTensor.wrap(F.prelu(input.local, for_tiles(weight, input.spec.exchanger)), input.spec)
 
 
 @rule(F.glu)

@@ -9,16 +9,14 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.plain import cut
 from halocline.tiling.tensor import TileTensor
 
 
 def on_whole(function: Callable[[Tensor], Tensor], x: TileTensor) -> TileTensor:
     """`function`, which keeps the shape, of the whole tensor; of the result only the owned pixels are kept."""
     spec = x.spec.without_margin()
-    # A copy, so that the whole result does not stay in memory. Only this part's gradient flows back, so ranks' parts
-    # add up, for the tensor (gathered) as for the parameters that `function` uses.
-    return TileTensor.wrap(part_of(function(x.full()), spec).clone(), spec)
+    return TileTensor.wrap(cut(function(x.full()), spec), spec)
 
 
 def cut_within(x: TileTensor, dim: int) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from halocline.tiling.boxes import Box, Interval
+from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
@@ -175,7 +176,7 @@ def _looked_up(table: Tensor, key: Any) -> TileTensor:
     if not isinstance(key, TileTensor) or key.dtype in (torch.bool, torch.uint8):
         raise untiled(Tensor.__getitem__, (table, key), why="a tile used as an index chooses by its values")
     spec = key.spec.with_dims(tuple(d - (table.ndim - 1) for d in key.spec.dims))
-    return TileTensor.wrap(table[key.local], spec)
+    return TileTensor.wrap(for_tiles(table, spec.exchanger)[key.local], spec)
 
 
 @rule(Tensor.__setitem__)

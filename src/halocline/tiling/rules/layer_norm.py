@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.rules.gathered import cut_within, on_whole
 from halocline.tiling.rules.sample_norm import as_autocast
@@ -110,6 +111,7 @@ def rms_norm(
     x = _normalised_over(F.rms_norm, input, normalized_shape, weight)
     dims = tuple(range(-len(normalized_shape), 0))
     if not set(x.spec.dims) & set(dims):
+        weight = None if weight is None else for_tiles(weight, x.spec.exchanger)
         return TileTensor.wrap(F.rms_norm(x.local, tuple(normalized_shape), weight, eps), x.spec)
     if not set(x.spec.dims) <= set(dims):
         return on_whole(lambda whole: F.rms_norm(whole, tuple(normalized_shape), weight, eps), x)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halocline.tiling.plain import all_for_tiles, for_tiles
 from halocline.tiling.rules.shape import at
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
@@ -25,8 +26,8 @@ def whole(value: Any) -> Any:
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if isinstance(input, TileTensor) and not isinstance(weight, TileTensor) and not isinstance(bias, TileTensor):
         if -1 not in input.spec.dims:
-            out = F.linear(input.local, weight, bias)
             spec = input.spec
+            out = F.linear(input.local, *all_for_tiles((weight, bias), spec.exchanger))
             return TileTensor.wrap(out, spec if weight.ndim == 2 else at(spec, spec.positions(input.ndim), out.ndim))
     return F.linear(whole(input), whole(weight), whole(bias))
 
@@ -38,7 +39,7 @@ def _matmul(function: Callable[..., Any], swapped: bool = False) -> None:
             raise untiled(function, (input, other), kwargs, why="out= has no rule; assign the result instead")
         a, b = (other, input) if swapped else (input, other)
         if isinstance(a, TileTensor) and not isinstance(b, TileTensor) and b.ndim <= 2 and -1 not in a.spec.dims:
-            out = torch.matmul(a.local, b)
+            out = torch.matmul(a.local, for_tiles(b, a.spec.exchanger))
             return TileTensor.wrap(out, at(a.spec, a.spec.positions(a.ndim), out.ndim))
         return torch.matmul(whole(a), whole(b))
 
@@ -91,7 +92,7 @@ def _pixelwise(equation: str, operands: list[Any]) -> TileTensor | None:
         lead = lead.without_margin()
         same = [o.retiled(lead.with_dims(o.spec.dims)) for o in same]
     parts = iter(same)
-    local = [next(parts).local if isinstance(o, TileTensor) else o for o in operands]
+    local = [next(parts).local if isinstance(o, TileTensor) else for_tiles(o, lead.exchanger) for o in operands]
     return TileTensor.wrap(torch.einsum(equation, *local), at(lead, [result.index(c) for c in letters], len(result)))
 
 
@@ -105,7 +106,7 @@ def embedding(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> TileT
         raise untiled(F.embedding, (input, weight), why="max_norm rewrites the rows that one tile uses")
     if kwargs.get("scale_grad_by_freq", args[3] if len(args) > 3 else False):
         raise untiled(F.embedding, (input, weight), why="scale_grad_by_freq would count the pixels of one tile")
-    out = F.embedding(input.local, weight, *args, **kwargs)
+    out = F.embedding(input.local, for_tiles(weight, input.spec.exchanger), *args, **kwargs)
     return TileTensor.wrap(out, input.spec.with_dims(tuple(d - 1 for d in input.spec.dims)))
 
 

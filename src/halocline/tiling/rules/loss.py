@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import _reduction as legacy
 
-from halocline.tiling.route import all_sum
+from halocline.tiling.plain import all_sum, for_tiles
 from halocline.tiling.rules.elementwise import align, part_of
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION
@@ -133,6 +133,7 @@ def cross_entropy(
 ) -> Tensor:
     reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
     owned, part, spec, by_class = _classes(F.cross_entropy, input, target)
+    weight = None if weight is None else for_tiles(weight, spec.exchanger)
 
     def local(reduction: str) -> Tensor:
         return F.cross_entropy(
@@ -161,6 +162,7 @@ def nll_loss(
 ) -> Tensor:
     reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
     owned, part, spec, by_class = _classes(F.nll_loss, input, target)
+    weight = None if weight is None else for_tiles(weight, spec.exchanger)
     if not by_class:
         raise ValueError(f"nll_loss wants a class per pixel, but got a target of shape {tuple(target.shape)}")
     if reduction == "none":

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNormModule
 
 from halocline.tiling.constant import constant
+from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, merge, owned_part, owned_pixels
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -234,6 +235,7 @@ def batch_norm(
     count = whole[0] * prod(whole[2:])
     if training and count <= 1:
         raise ValueError(f"batch normalisation needs more than 1 value per channel to train, got {tuple(whole)}")
+    weight, bias = all_for_tiles((weight, bias), spec.exchanger)
     if not training or spec.exchanger.size == 1:
         out = F.batch_norm(local, running_mean, running_var, weight, bias, training, momentum, eps)
         return TileTensor.wrap(out, spec)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from halocline.tiling.route import all_sum
+from halocline.tiling.plain import all_sum
 from halocline.tiling.rules.elementwise import align
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, Dims, Moments, owned_pixels
@@ -124,25 +124,14 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: tor
 # --------------------------------------------------------------------------------------- merged from the ranks' results
 
 
-class _Stacked(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, spec: TileSpec) -> Tensor:
-        ctx.spec = spec
-        return spec.exchanger.all_gather(part.contiguous())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        exchanger = ctx.spec.exchanger
-        return exchanger.all_reduce(grad.contiguous())[exchanger.rank], None
-
-
 def _stacked(part: Tensor, spec: TileSpec) -> Tensor:
     """The results of all ranks that own pixels, in a new first dim; differentiable."""
     sent = part.to(torch.uint8) if part.dtype is torch.bool else part  # not all backends send bools
-    parts = _Stacked.apply(sent, spec)
-    ranks = [r for r, n in enumerate(owned_pixels(spec)) if n]
-    return parts[ranks].to(part.dtype)
+    rank, zeros = spec.exchanger.rank, torch.zeros_like(sent)
+    owners = [r for r, n in enumerate(owned_pixels(spec)) if n]
+    # Each rank's lies at its place among zeros; a rank without pixels has none, and stays part of the graph.
+    placed = torch.stack([sent if r == rank else zeros for r in owners]) + sent.flatten()[:0].sum(dtype=sent.dtype)
+    return all_sum(placed, spec.exchanger).to(part.dtype)
 
 
 def _merged(function: Callable[[Tensor], Tensor], merge: Callable[[Tensor], Tensor], x: TileTensor) -> Tensor:
@@ -225,9 +214,8 @@ class _Extreme(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         owned, value = ctx.saved_tensors
         chosen = owned == value
-        both = torch.stack([grad.double(), chosen.sum(ctx.dims, keepdim=True).double()])
-        grad_value, number = ctx.spec.exchanger.all_reduce(both)
-        return chosen * (grad_value / number).to(grad.dtype), None, None, None
+        number = ctx.spec.exchanger.all_reduce(chosen.sum(ctx.dims, keepdim=True).double())
+        return chosen * (grad / number).to(grad.dtype), None, None, None
 
 
 def extreme(function: Callable[..., Tensor], x: TileTensor, dim: Any, keepdim: bool) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from halocline.tiling.lanes import cut_in_batch, per_sample
+from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.rules.gathered import on_whole
 from halocline.tiling.rules.norm import channel_moments, subtract_line, update_running
 from halocline.tiling.spec import TileSpec
@@ -134,6 +135,7 @@ def group_norm(
     spec, channels = x.spec, x.shape[1]
     if channels % num_groups:
         raise ValueError(f"{channels} channels cannot be split into {num_groups} groups; use a divisor of {channels}")
+    weight, bias = all_for_tiles((weight, bias), spec.exchanger)
     if spec.exchanger.size == 1:
         return TileTensor.wrap(F.group_norm(x.local, num_groups, weight, bias, eps), spec)
     if not x.local.shape[0]:
@@ -166,6 +168,7 @@ def _instance_norm(
     count = prod(x.shape[2:])
     if use_input_stats and count == 1:
         raise ValueError(f"instance normalisation needs more than 1 pixel when training, got {tuple(x.shape)}")
+    weight, bias = all_for_tiles((weight, bias), spec.exchanger)
     if not use_input_stats or spec.exchanger.size == 1:
         out = F.instance_norm(x.local, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
         return TileTensor.wrap(out, spec)

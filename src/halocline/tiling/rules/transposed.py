@@ -17,6 +17,7 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, TransposedWindow, is_empty, shape
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
+from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.rules.convolution import as_autocast, check_image, hashable, tuples
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Grads, windowed
@@ -152,7 +153,7 @@ def _transposed(function: Callable[..., Tensor], dims: int) -> None:
         sizes = tuple(w.out_size(n) for w, n in zip(operator.windows, input.spec.size))
         if 0 in sizes:
             raise ValueError(f"padding={padding} leaves no output of the image {tuple(input.shape)}; use less")
-        local, weight_, bias_ = as_autocast(input.local, weight, bias)
+        local, weight_, bias_ = as_autocast(input.local, *all_for_tiles((weight, bias), input.spec.exchanger))
         assert local is not None
         if local is not input.local:
             input = TileTensor.wrap(local, input.spec)

@@ -1,0 +1,146 @@
+"""Between tiles and plain tensors: the ways from what ranks hold in parts to what every rank has whole, and back.
+
+A plain tensor is equal on every rank, and so is its gradient; a tile's gradient is that of the pixels held here. So
+each way in is the backward of a way out:
+
+    parts of a sum -- all_sum --> plain        plain -- for_tiles --> parts of a sum
+    pixels held ---- gather ---> plain        plain -- cut --------> pixels held
+
+Plain tensors that meet only plain tensors need nothing: a head after pooling, a loss, a hook see what one device has.
+Knows specs and routes; no operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from halocline.tiling.boxes import slices
+from halocline.tiling.exchanger import Exchanger
+from halocline.tiling.route import index, move
+from halocline.tiling.spec import TileSpec
+
+
+class _AllSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, exchanger: Exchanger) -> Tensor:
+        ctx.exchanger = exchanger
+        return exchanger.all_reduce(part.clone(memory_format=torch.contiguous_format))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return _as_parts(grad, ctx.exchanger), None
+
+
+class _ForTiles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exchanger: Exchanger, *plain: Tensor) -> tuple[Tensor, ...]:
+        ctx.exchanger = exchanger
+        ctx.leaves = plain if all(p.is_leaf for p in plain) else ()
+        return tuple(p.view_as(p) for p in plain)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        exchanger, put_off = ctx.exchanger, ctx.exchanger.put_off
+        wanted = ctx.needs_input_grad[1:]
+        if put_off is not None and ctx.leaves and not any(map(_hooked, ctx.leaves)):
+            for leaf, grad, asked in zip(ctx.leaves, grads, wanted):
+                if asked:
+                    put_off[leaf] = put_off[leaf].add_(grad) if leaf in put_off else grad.clone()
+            return None, *(None,) * len(grads)
+        sums = iter(sum_together([g for g, asked in zip(grads, wanted) if asked], exchanger))
+        return None, *(next(sums) if asked else None for asked in wanted)
+
+
+def _hooked(leaf: Tensor) -> bool:
+    """Whether somebody wants to see the gradient of a leaf as it arrives."""
+    return bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
+
+
+def sum_together(parts: Sequence[Tensor], exchanger: Exchanger) -> Sequence[Tensor]:
+    """The sums over ranks of each rank's parts: one message for those of one dtype; differentiable."""
+    if len({p.dtype for p in parts}) != 1 or len(parts) == 1:
+        return [all_sum(p, exchanger) for p in parts]
+    flat = all_sum(torch.cat([p.reshape(-1) for p in parts]), exchanger)
+    return [total.view(p.shape) for total, p in zip(flat.split([p.numel() for p in parts]), parts)]
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, spec: TileSpec) -> Tensor:
+        ctx.spec = spec
+        whole = tuple((0, n) for n in spec.size)
+        out = move(local, spec.own, (whole,) * spec.exchanger.size, spec.exchanger, spec.dims, spec.held)
+        return out.clone() if out is local or out._is_view() else out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        spec = ctx.spec
+        mine = cut(grad, spec.without_margin())
+        return (mine if spec.bare else _among_zeros(mine, spec)), None
+
+
+class _Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plain: Tensor, spec: TileSpec) -> Tensor:
+        ctx.spec = spec
+        part = plain[index(slices(spec.box, tuple((0, n) for n in spec.size)), spec.dims)]
+        # A copy, so that the whole need not stay in memory for the sake of one tile of it.
+        return part.clone(memory_format=torch.preserve_format)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return gather(grad, ctx.spec), None
+
+
+def _among_zeros(owned: Tensor, spec: TileSpec) -> Tensor:
+    """Owned pixels among zeros for the margin."""
+    pads = [0] * (2 * -min(spec.dims))
+    for dim, (a, b), (start, stop) in zip(spec.dims, spec.box, spec.held):
+        pads[-2 * dim - 2], pads[-2 * dim - 1] = a - start, stop - b
+    return F.pad(owned, pads)
+
+
+def all_sum(part: Tensor, exchanger: Exchanger) -> Tensor:
+    """The sum of what each rank has, plain."""
+    return part if exchanger.size == 1 else _AllSum.apply(part, exchanger)
+
+
+def for_tiles(plain: Tensor, exchanger: Exchanger) -> Tensor:
+    """A plain tensor, as it is used on what each rank holds of a tile: its gradient is the sum of what ranks find.
+
+    Call it before anything of the same operator that exchanges: ranks then meet in one order in the backward, whatever
+    way each of them computes. Where sums are put off (see Exchanger) a parameter's gradient is kept apart instead.
+    """
+    return all_for_tiles((plain,), exchanger)[0]
+
+
+def all_for_tiles(plain: Sequence[Tensor], exchanger: Exchanger) -> tuple[Tensor, ...]:
+    """The same of several tensors at once; their gradients are summed in one message."""
+    exchanger = exchanger.everyone
+    if exchanger.size == 1 or not torch.is_grad_enabled():
+        return tuple(plain)
+    moving = [p for p in plain if isinstance(p, Tensor) and p.requires_grad]
+    if not moving:
+        return tuple(plain)
+    seen = iter(_ForTiles.apply(exchanger, *moving))
+    return tuple(next(seen) if isinstance(p, Tensor) and p.requires_grad else p for p in plain)
+
+
+def _as_parts(plain: Tensor, exchanger: Exchanger) -> Tensor:
+    """A whole gradient as the gradient of each rank's part."""
+    return _ForTiles.apply(exchanger, plain)[0] if plain.requires_grad and torch.is_grad_enabled() else plain
+
+
+def gather(local: Tensor, spec: TileSpec) -> Tensor:
+    """The whole of a tile (what is held of it, and its TileSpec), plain."""
+    return local if spec.exchanger.size == 1 else _Gather.apply(local, spec)
+
+
+def cut(plain: Tensor, spec: TileSpec) -> Tensor:
+    """What this rank owns of a plain tensor of the whole size; nobody holds a margin. A copy."""
+    return _Cut.apply(plain, spec)
