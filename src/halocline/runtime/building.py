@@ -83,8 +83,8 @@ class _Division:
             self.mesh = sharding.meshes[stage][TENSOR]
         else:
             self.mesh = DeviceMesh.from_group(world.group(self.group), world.device.type, mesh_dim_names=(TENSOR,))
-        self.lanes, self.sequence = layout.plan.stages[stage].lanes > 1, sequence
-        if self.lanes and sequence:
+        self.lanes, self.sequence = layout.plan.stages[stage].lanes, sequence
+        if self.lanes > 1 and sequence:
             raise ValueError(
                 f"stages[{stage}] has lanes = {layout.plan.stages[stage].lanes}, and tensor ranks that share tokens "
                 f"take lanes = 1: use replicas, or no sequence parallelism"

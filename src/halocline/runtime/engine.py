@@ -306,6 +306,9 @@ class Engine:
         """The instructions of one step, from no gradients to `finish`."""
         for parameter in self.parameters():
             parameter.grad = None
+        for runner in self.runners.values():
+            if runner.exchanger is not None:
+                runner.exchanger.put_off = {}  # the schedule sums gradients once, over all that share a stage
         for statistics in self.statistics.values():
             statistics.begin()
         self.executor.run(work, finish)

@@ -28,7 +28,7 @@ from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
 from halocline.runtime.boundary import Crossing
 from halocline.runtime.lost import PeerLost, is_lost
 from halocline.runtime.passage import Passages
-from halocline.runtime.reduction import Reduction
+from halocline.runtime.reduction import Reduction, parts_of_team
 from halocline.runtime.shard import is_split
 from halocline.runtime.shortage import OutOfMemory, is_shortage
 from halocline.runtime.stage import Held, StageRunner
@@ -366,9 +366,10 @@ class Executor:
 
     def _reduce(self, instruction: Instruction) -> None:
         stage = instruction.stage
-        runner = next(runner for (_, s), runner in self.runners.items() if s == stage)
-        every = dict.fromkeys(p for _, layer in runner.layers for p in layer.parameters())
+        runners = [runner for (_, s), runner in self.runners.items() if s == stage]
+        every = dict.fromkeys(p for _, layer in runners[0].layers for p in layer.parameters())
         parameters = [p for p in every if not is_split(p, "data")]  # those were summed when they were divided
+        parts_of_team(parameters, list(dict.fromkeys(r.exchanger for r in runners if r.exchanger is not None)))
         self.reductions.append(Reduction(parameters, self.world, self.groups[stage], str(instruction)))
 
     def _step(self, instruction: Instruction) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from halocline.runtime.shard import give_gradient, settle, shard
+from halocline.runtime.shard import give_gradient, is_sharded, settle, shard
 from halocline.runtime.world import World
+from halocline.tiling.exchanger import Exchanger
 
 
 class Reduction:
@@ -57,6 +58,21 @@ class Reduction:
                 else:
                     p.grad = None
         self.buckets = []
+
+
+def parts_of_team(parameters: Sequence[nn.Parameter], exchangers: Sequence[Exchanger]) -> None:
+    """Make of the gradients what the sum over all sharers wants: this rank's part.
+
+    What a team found on tiles was put off, in parts. What it found on plain tensors is whole on each of its ranks; that
+    of a parameter that tensor ranks share in parts is this lane's.
+    """
+    for p in parameters:
+        if p.grad is not None and exchangers and not is_sharded(p):
+            p.grad = p.grad / exchangers[0].size
+        for exchanger in exchangers:
+            part = None if exchanger.put_off is None else exchanger.put_off.pop(p, None)
+            if part is not None:
+                p.grad = part if p.grad is None else p.grad.add_(part)
 
 
 def _sizes(parameters: Sequence[nn.Parameter]) -> list[int]:

@@ -55,6 +55,8 @@ class Held:
     received: tuple[Crossing, ...]
     outputs: list[Tensor] = field(default_factory=list)
     """Local parts of what goes on, or the scaled loss on the last stage."""
+    leaving: tuple[Crossing, ...] = ()
+    """How the team holds what goes on."""
     recorded: bool = False
     """Whether `outputs` know how they came about; not so when a recomputation is to follow."""
     target: Any = None
@@ -99,8 +101,8 @@ class StageRunner:
         """Whether no forward has shown yet that nothing random happens to what tensor ranks hold in parts."""
 
     @property
-    def shares(self) -> int:
-        """Ranks that compute the loss alike: each starts its backward from an equal share of it."""
+    def ranks(self) -> int:
+        """How many ranks have the team's tiles and lanes: what is plain is equal on all of them, and so is its gradient."""
         return self.exchanger.size if self.exchanger is not None else 1
 
     # -- tiles ---------------------------------------------------------------------------------------------------
@@ -195,12 +197,12 @@ class StageRunner:
             value = self.value(held, step, microbatch)
             if self.loss is None:
                 value = self._arrived(value)
-                held.outputs = [self._leaving(t)[0] for t in as_tensors(value, self.layers[-1][0])]
+                self._let_go(held, value)
                 return None
             loss = self._loss_of(value, self.target(held.target, value))
         if not isinstance(loss, Tensor) or isinstance(loss, TileTensor) or loss.ndim:
             raise ValueError(f"the loss returned {_describe(loss)}: it must return one number, the mean over samples")
-        held.outputs = [loss * (share / self.shares)]
+        held.outputs = [loss * share]
         return loss.detach()
 
     def predict(self, held: Held, step: int, microbatch: int) -> tuple[Any, Any]:
@@ -209,9 +211,13 @@ class StageRunner:
         with torch.no_grad(), self._autocast():
             value = self._arrived(self.value(held, step, microbatch))
             if self.loss is None:
-                held.outputs = [self._leaving(t)[0] for t in as_tensors(value, self.layers[-1][0])]
+                self._let_go(held, value)
                 return None, None
             return value, self.target(held.target, value)
+
+    def _let_go(self, held: Held, value: Any) -> None:
+        leaving = [self._leaving(t) for t in as_tensors(value, self.layers[-1][0])]
+        held.outputs, held.leaving = [t for t, _ in leaving], tuple(crossing for _, crossing in leaving)
 
     def value(self, held: Held, step: int, microbatch: int) -> Any:
         """What the layers make of a microbatch."""
@@ -297,7 +303,7 @@ class StageRunner:
         roots, gradients = self._roots(held)
         if roots:
             torch.autograd.backward(roots, gradients)
-        held.input_gradients = [t.grad for t in held.inputs]
+        held.input_gradients = self._shares([t.grad for t in held.inputs], held)
         held.outputs, held.gradients = [], []  # whatever is still on its way is kept by its sender
 
     def backward_input(self, held: Held) -> None:
@@ -307,7 +313,8 @@ class StageRunner:
         found: Iterator[Tensor | None] = iter(())
         if roots and leaves:
             found = iter(torch.autograd.grad(roots, leaves, gradients, retain_graph=True, allow_unused=True))
-        held.input_gradients = [next(found, None) if t.requires_grad else None for t in held.inputs]
+        gradients = [next(found, None) if t.requires_grad else None for t in held.inputs]
+        held.input_gradients = self._shares(gradients, held)
 
     def backward_weight(self, held: Held) -> None:
         """The other half: parameter gradients accumulate."""
@@ -317,6 +324,15 @@ class StageRunner:
             torch.autograd.backward(roots, gradients, inputs=parameters)
         held.outputs, held.gradients = [], []
 
+    # Between stages, what a team holds whole on every rank has a gradient that is the sum of what its ranks are sent:
+    # whoever sent it, and to however many.
+
+    def _shares(self, gradients: list[Tensor | None], held: Held) -> list[Tensor | None]:
+        """The gradients of the inputs, of which each rank sends back its share where all have the whole."""
+        if self.exchanger is None:
+            return gradients
+        return [g if g is None or c.cuts else g / self.ranks for g, c in zip(gradients, held.received)]
+
     def _roots(self, held: Held) -> tuple[list[Tensor], list[Tensor | None]]:
         pairs = []
         for number, output in enumerate(held.outputs):
@@ -325,6 +341,9 @@ class StageRunner:
             gradient = held.gradients[number] if held.gradients else None
             if gradient is None and self.loss is None:
                 gradient = torch.zeros_like(output)  # nobody used it, but tiles must still meet in their backward
+            if self.exchanger is not None and self.loss is None and not held.leaving[number].cuts:
+                assert gradient is not None
+                gradient = self.exchanger.all_reduce(gradient.clone(memory_format=torch.contiguous_format))
             pairs.append((output, gradient))
         return [a for a, _ in pairs], [b for _, b in pairs]
 

@@ -10,6 +10,7 @@ split, activations are whole on every tensor rank, and so are their gradients.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ def split_layer(
     mesh: DeviceMesh,
     *,
     last: bool = False,
-    lanes: bool = False,
+    lanes: int = 1,
     sequence: bool = False,
 ) -> bool:
     """Divide a layer, whole on every tensor rank, among them. Returns whether there was anything to divide.
@@ -99,16 +100,16 @@ def split_layer(
         if word == HEADS:
             _split_buffer(holder, child, mesh)
             continue
-        style = _style(f"{name}.{path}", word, getattr(holder, child), mesh.size(), last and not lanes)
+        style = _style(f"{name}.{path}", word, getattr(holder, child), mesh.size(), last and lanes == 1)
         if sequence and isinstance(style, RowwiseParallel):
             style = RowwiseParallel(output_layouts=Shard(TOKENS))
         plan[path] = style
-    for path in plan if lanes else ():
-        layer.get_submodule(path).register_forward_pre_hook(_out_of_lane)  # before DTensor's own
+    for path in plan if lanes > 1 else ():
+        layer.get_submodule(path).register_forward_pre_hook(partial(_out_of_lane, lanes))  # before DTensor's own
     if plan:
         parallelize_module(layer, mesh, plan, src_data_rank=None)
-    for path in plan if lanes else ():
-        layer.get_submodule(path).register_forward_hook(_into_lane)  # after DTensor's own
+    for path in plan if lanes > 1 else ():
+        layer.get_submodule(path).register_forward_hook(partial(_into_lane, lanes))  # after DTensor's own
     return bool(plan)
 
 
@@ -217,19 +218,33 @@ def _summed(part: Tensor, mesh: DeviceMesh) -> Tensor:
     )
 
 
-# -- lanes: DTensor's hooks see a lane's samples as a plain tensor -------------------------------------------------
+# -- lanes: DTensor's hooks see a lane's samples as a plain tensor; parameters get the part of the gradient that the lane
+# finds, and of what all lanes compute alike an equal share --------------------------------------------------------
 
 
-def _out_of_lane(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+class _Weighed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return gradient * ctx.factor, None
+
+
+def _out_of_lane(lanes: int, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     tile = args[0]
     module._lane = tile.spec if isinstance(tile, TileTensor) else None  # type: ignore[assignment]
-    return (tile.local, *args[1:]) if isinstance(tile, TileTensor) else args
+    if isinstance(tile, TileTensor):
+        return (tile.local, *args[1:])
+    return (_Weighed.apply(tile, lanes), *args[1:]) if tile.requires_grad else args
 
 
-def _into_lane(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+def _into_lane(lanes: int, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
     spec: Any = module._lane
     if spec is None:
-        return output
+        return _Weighed.apply(settled(output), 1 / lanes)
     return TileTensor.wrap(settled(output), spec.with_dims((-output.ndim,)))
 
 
