@@ -125,11 +125,39 @@ def mlp() -> list[Any]:
     ]
 
 
+class Hooked(nn.Module):
+    """A layer whose weights have hooks that are not linear, one of them used on pixels and on their mean."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv, self.mix = nn.Conv2d(channels, channels, 3, padding=1), nn.Linear(channels, channels)
+        for p in self.parameters():
+            p.register_hook(lambda grad: grad.clamp(-0.01, 0.01) / (1 + grad.norm()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.mix(self.conv(x).movedim(1, -1)).movedim(-1, 1)
+        gate = torch.sigmoid(self.mix(y.mean((2, 3))))
+        if gate.requires_grad:
+            gate.register_hook(lambda grad: grad * grad.abs().sqrt())
+        return torch.tanh(y) * gate[:, :, None, None]
+
+
+def hooked() -> list[Any]:
+    """Eight layers with hooks."""
+    return [
+        lambda: nn.Conv2d(3, 4, 3, 2, 1),
+        *[lambda: Hooked(4)] * 5,
+        lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        lambda: nn.Linear(4, 5),
+    ]
+
+
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "cnn": (cnn, (3, 21, 20)),
     "pairs": (pairs, (3, 17, 16)),
     "dense": (dense, (3, 13, 14)),
     "mlp": (mlp, (6,)),
+    "hooked": (hooked, (3, 9, 10)),
 }
 
 

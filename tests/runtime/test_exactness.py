@@ -92,6 +92,9 @@ def special() -> list[tuple[str, Case]]:
         ("gems, tiles to other tiles", case("pairs", [8, 5], [tiles(1, 3), tiles(2, 1), ONE], "gems")),
         ("gems in two passes", (*case("cnn", [8, 5], [ONE] * 4, "gems"),)),
         ("tiles in rows", case("cnn", [8, 5], [tiles(4, 1)], microbatches=2)),
+        ("hooks on tiles", case("hooked", [8, 5], [tiles(2, 2)], "gpipe", microbatches=2)),
+        ("hooks on lanes of tiles", case("hooked", [8, 5], [both, LANES])),
+        ("hooks on replicas of tiles", case("hooked", [8, 5], [tiles(1, 2)], replicas=2, microbatches=2)),
         ("tiles deep in the model", case("cnn", [8, 5], [ONE, ONE, tiles(1, 2)], microbatches=4)),
     ]
 

@@ -30,8 +30,8 @@ from torch import Tensor, nn
 
 from copies import CONTEXT
 from halocline import tiling
-from halocline.tiling.plain import cut
 from halocline.tiling.exchanger import ThreadExchanger
+from halocline.tiling.plain import cut
 from halocline.tiling.spec import TileSpec
 
 # ---------------------------------------------------------------------------------------------------------- threads

@@ -306,6 +306,13 @@ class Engine:
         """The instructions of one step, from no gradients to `finish`."""
         for parameter in self.parameters():
             parameter.grad = None
+            if parameter._post_accumulate_grad_hooks and self.plan.pipes * self.plan.replicas > 1:
+                name = next(name for name, p in self.named_parameters() if p is parameter)
+                raise ValueError(
+                    f"{name} has a hook that wants its accumulated gradient, and each of pipes = {self.plan.pipes} x "
+                    f"replicas = {self.plan.replicas} copies accumulates its own before they are summed: use one copy, "
+                    f"or do it in the optimizer"
+                )
         for runner in self.runners.values():
             if runner.exchanger is not None:
                 runner.exchanger.put_off = {}  # the schedule sums gradients once, over all that share a stage

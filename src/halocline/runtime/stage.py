@@ -102,7 +102,7 @@ class StageRunner:
 
     @property
     def ranks(self) -> int:
-        """How many ranks have the team's tiles and lanes: what is plain is equal on all of them, and so is its gradient."""
+        """The ranks with the team's tiles and lanes. What is plain is equal on all of them, and so is its gradient."""
         return self.exchanger.size if self.exchanger is not None else 1
 
     # -- tiles ---------------------------------------------------------------------------------------------------

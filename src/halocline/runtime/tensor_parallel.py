@@ -218,7 +218,7 @@ def _summed(part: Tensor, mesh: DeviceMesh) -> Tensor:
     )
 
 
-# -- lanes: DTensor's hooks see a lane's samples as a plain tensor; parameters get the part of the gradient that the lane
+# -- lanes: DTensor sees a lane's samples as a plain tensor; a parameter gets the part of the gradient that its lane
 # finds, and of what all lanes compute alike an equal share --------------------------------------------------------
 
 

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from halocline.tiling.fusion import fuse, fused, run_fused
     from halocline.tiling.gradient import backward
     from halocline.tiling.overlapping import Policy, overlap
+    from halocline.tiling.own_rule import rule
+    from halocline.tiling.plain import for_tiles
     from halocline.tiling.spec import TileSpec
-    from halocline.tiling.tensor import TileTensor, UntiledOperation, rule
+    from halocline.tiling.tensor import TileTensor, UntiledOperation
 
 _HOMES = {
     "Exchanger": "exchanger",
@@ -27,11 +29,12 @@ _HOMES = {
     "Traffic": "exchanger",
     "UntiledOperation": "tensor",
     "backward": "gradient",
+    "for_tiles": "plain",
     "fuse": "fusion",
     "fused": "fusion",
     "overlap": "overlapping",
     "redistribute": "cutting",
-    "rule": "tensor",
+    "rule": "own_rule",
     "run_fused": "fusion",
     "tile": "cutting",
     "traffic": "exchanger",
@@ -47,6 +50,7 @@ __all__ = [
     "Traffic",
     "UntiledOperation",
     "backward",
+    "for_tiles",
     "fuse",
     "fused",
     "overlap",

@@ -33,8 +33,8 @@ def tile(
     """This rank's tile of an image, whose last len(grid) dims are spatial and are cut into `grid` tiles, row-major.
 
     Every rank of the group passes the whole image, or its own piece and the whole image's `size`. `cuts` gives the
-    boundaries of uneven tiles per dim, each from 0 to the size, in place of `grid`. The gradient of an image given whole
-    is whole on every rank; that of a piece, which must be a leaf if it has one, is the piece's.
+    boundaries of uneven tiles per dim, each from 0 to the size, in place of `grid`. The gradient of a whole image is
+    whole on every rank; that of a piece, which must be a leaf if it has one, is the piece's.
     """
     exchanger = exchanger_for(group)
     if (grid is None) == (cuts is None):
@@ -61,8 +61,8 @@ def tile(
             )
         if image.requires_grad and not image.is_leaf:
             raise ValueError(
-                f"the piece of rank {exchanger.rank} was computed from tensors that want a gradient, of which it would get "
-                f"this rank's part only: pass the whole image, or compute it from the tile that this function returns"
+                f"the piece of rank {exchanger.rank} was computed from tensors that want a gradient, and would give "
+                f"them this rank's part of it: pass the whole image, or compute on the tile that this function returns"
             )
         return TileTensor.wrap(image, spec)
     return TileTensor.wrap(image if exchanger.size == 1 else cut(image, spec), spec)

@@ -71,6 +71,8 @@ class Exchanger(ABC):
 
         The tensors must stay unchanged until then. A rank that neither sends nor receives may still call it.
         """
+        if any(t.is_complex() for t in (*sends.values(), *receives.values())):
+            sends, receives = ({peer: _numbers(t) for peer, t in messages.items()} for messages in (sends, receives))
         counter = self.counter
         counter.exchanges += 1
         counter.messages += len(sends)
@@ -83,13 +85,15 @@ class Exchanger(ABC):
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """Replace `tensor` by its sum over the ranks, and return it."""
         self.counter.reductions += 1
-        return self._all_reduce(tensor)
+        self._all_reduce(_numbers(tensor))
+        return tensor
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """The tensors of all ranks (equal shapes), stacked in rank order. Read only: they may share memory."""
         self.counter.reductions += 1
-        parts = self._all_gather(tensor)
-        return parts if isinstance(parts, Tensor) else torch.stack(parts)
+        parts = self._all_gather(_numbers(tensor))
+        whole = parts if isinstance(parts, Tensor) else torch.stack(parts)
+        return torch.view_as_complex(whole) if tensor.is_complex() else whole
 
     @abstractmethod
     def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait: ...
@@ -108,6 +112,11 @@ class Exchanger(ABC):
             f"rank {self.names[self.rank]} waited up to {self.deadline:g} s for {whom} of a team of {self.size}, which "
             f"has failed, is slower than the deadline, or runs other operations than this one"
         )
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    """A tensor as backends know it: complex numbers as pairs, in the same memory."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _nothing() -> None:

@@ -1,7 +1,7 @@
-"""The backward pass of a loss that every rank computed alike. `loss.backward()` does the same; this says what it means.
+"""The backward pass of a loss that every rank computed alike: `loss.backward()`, with a refusal of what is no loss.
 
-What is plain has whole gradients (see plain.py), so nothing is left to be summed when a backward ends: hooks, optimizers
-in the backward and DistributedDataParallel see the gradients of one device. Knows no operator.
+What is plain has whole gradients (see plain.py), so nothing is left to be summed when a backward ends: hooks,
+optimizers in the backward and DistributedDataParallel see the gradients of one device. Knows no operator.
 """
 
 from __future__ import annotations

@@ -64,9 +64,18 @@ def _hooked(leaf: Tensor) -> bool:
 def sum_together(parts: Sequence[Tensor], exchanger: Exchanger) -> Sequence[Tensor]:
     """The sums over ranks of each rank's parts: one message for those of one dtype; differentiable."""
     if len({p.dtype for p in parts}) != 1 or len(parts) == 1:
-        return [all_sum(p, exchanger) for p in parts]
+        return [_rows_sum(p, exchanger) if p.is_sparse else all_sum(p, exchanger) for p in parts]
     flat = all_sum(torch.cat([p.reshape(-1) for p in parts]), exchanger)
     return [total.view(p.shape) for total, p in zip(flat.split([p.numel() for p in parts]), parts)]
+
+
+def _rows_sum(part: Tensor, exchanger: Exchanger) -> Tensor:
+    """The sum of sparse gradients, as an embedding's: of the rows that any rank has, as one device has them."""
+    part = part.coalesce()
+    rows = part.indices()[0]
+    dense, used = part.to_dense(), part.values().new_zeros(part.shape[0]).index_fill_(0, rows, 1)
+    found = exchanger.all_reduce(used).nonzero().T
+    return torch.sparse_coo_tensor(found, exchanger.all_reduce(dense)[found[0]], part.shape, check_invariants=False)
 
 
 class _Gather(torch.autograd.Function):
@@ -119,8 +128,8 @@ def for_tiles(plain: Tensor, exchanger: Exchanger) -> Tensor:
     return all_for_tiles((plain,), exchanger)[0]
 
 
-def all_for_tiles(plain: Sequence[Tensor], exchanger: Exchanger) -> tuple[Tensor, ...]:
-    """The same of several tensors at once; their gradients are summed in one message."""
+def all_for_tiles(plain: Sequence[Any], exchanger: Exchanger) -> tuple[Any, ...]:
+    """The same of the tensors among several arguments; their gradients are summed in one message."""
     exchanger = exchanger.everyone
     if exchanger.size == 1 or not torch.is_grad_enabled():
         return tuple(plain)

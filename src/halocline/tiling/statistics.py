@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from halocline.tiling.boxes import shape, slices
 from halocline.tiling.constant import constant
+from halocline.tiling.plain import for_tiles
 from halocline.tiling.route import Index, index
 from halocline.tiling.spec import TileSpec
 
@@ -81,8 +81,8 @@ class Moments(torch.autograd.Function):
         return mean, variance
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         owned, mean = ctx.saved_tensors
+        mean, grad_mean, grad_variance = (for_tiles(t, ctx.spec.exchanger) for t in (mean, grad_mean, grad_variance))
         grad = (grad_mean + (owned - mean) * (2 * grad_variance)) / ctx.count
         return grad.to(owned.dtype), None, None

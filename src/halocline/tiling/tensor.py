@@ -32,11 +32,7 @@ class UntiledOperation(NotImplementedError):
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
-    """Register how torch functions run on tiles: `@tiling.rule(torch.foo, torch.Tensor.foo)`.
-
-    The decorated function is called with the arguments of the call, at least one of them a TileTensor (or a list
-    holding one), and returns what the whole tensor's result is: a TileTensor, or a plain tensor equal on every rank.
-    """
+    """Register one of our own rules; own_rule.py says what a rule is."""
 
     def register(function: Rule) -> Rule:
         for key in functions:
@@ -110,7 +106,7 @@ class TileTensor(Tensor):
         return gather(self.local, self.spec)
 
     def everywhere(self) -> Tensor:
-        """The whole tensor on every rank, to be used together with what ranks hold of tiles: each rank's copy then has a
+        """The whole tensor on every rank, to be used together with what ranks hold of tiles: each rank's copy has a
         gradient of its own, and they add up."""
         spec = self.spec
         whole = tuple((0, n) for n in spec.size)

@@ -11,24 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from halocline.tiling.boxes import Reach, shape, slices
+from halocline.tiling.boxes import Reach, is_empty, shape, slices
 from halocline.tiling.exchanger import Wait
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
 from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, trial, worth_trying
 from halocline.tiling.route import Route, empty_as, index
-from halocline.tiling.tensor import TileTensor
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.tensor import TileTensor, UntiledOperation
 
 Grads = Sequence[Tensor | None]
 SMALL = 1 << 15
-"""Values of a tile up to which its padded copy is kept for the backward after all, and nothing overlaps: that is faster
-than making it anew, and so small a copy does not matter. Whatever the policy, since a recomputation must save alike."""
+"""Values of the largest tile up to which padded copies are kept for the backward after all, and nothing overlaps: that
+is faster than making them anew, and so small a copy does not matter. Whatever the policy, since a recomputation must
+save alike; and on all ranks alike, since they must meet in one order in a gradient of gradients, too."""
 
 INDEXED_ON = ("cuda",)
 """The types of device on which `Indexed` operators keep indices, eight bytes each. A CPU rather saves the memory."""
@@ -113,12 +116,19 @@ def windowed(
     where = geometry(x.spec, reaches, own_padding)
     if where.plain:
         return TileTensor.wrap(operator.forward(x.local, where, params), where.out)
-    if x.local.numel() <= SMALL and not where.empty:
-        return TileTensor.wrap(operator.forward(_PAD(x.local, where, fill), where, params), where.out)
     task = Task(where, reaches, operator, fill, linear, POLICY())
+    if _values_of_largest(x.spec, tuple(x.local.shape)) <= SMALL:
+        return TileTensor.wrap(_of_padded(task, _PAD(x.local, where, fill), params), where.out)
     if isinstance(operator, Indexed) and x.local.device.type in INDEXED_ON and not where.empty:
         return TileTensor.wrap(_CHOOSE(x.local, task), where.out)
     return TileTensor.wrap(_APPLY(x.local, task, *params), where.out)
+
+
+@lru_cache(maxsize=4096)
+def _values_of_largest(spec: TileSpec, local: tuple[int, ...]) -> int:
+    """How many values the rank with most of them holds of a tensor of which this rank holds the shape `local`."""
+    others = prod(n for d, n in enumerate(local, start=-len(local)) if d not in spec.dims)
+    return others * max(prod(shape(box)) for box in spec.have)
 
 
 @dataclass(frozen=True)
@@ -180,6 +190,14 @@ def _from_all(
     return task.operator.forward(_padded(task, way, source, strips), where, params)
 
 
+def _of_padded(task: Task, padded: Tensor, params: Sequence[Tensor | None]) -> Tensor:
+    """The output over `out_box`, from the padded input. Differentiable; without pixels it still has a graph."""
+    if not task.where.empty:
+        return task.operator.forward(padded, task.where, params)
+    nothing = _from_all(task, halo_route(task.where), padded.detach(), [], params)
+    return nothing + sum(t.flatten()[:0].sum() for t in (padded, *params) if t is not None)
+
+
 def _padded(task: Task, way: Route, source: Tensor, strips: Sequence[Tensor]) -> Tensor:
     return source if way.same else assembly(task.where, task.where.padded).run(source, strips, way, task.fill)
 
@@ -199,9 +217,23 @@ class _Pad(torch.autograd.Function):
         return padded.view_as(padded) if padded is source else padded
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _return_halo(ctx.where, grad), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        _require_pixels(ctx.where)
+        return _UNPAD(grad, ctx.where), None, None
+
+
+class _Unpad(torch.autograd.Function):
+    """The gradient of the tile, from that of the padded input."""
+
+    @staticmethod
+    def forward(ctx: Any, grad_padded: Tensor, where: Geometry) -> Tensor:
+        ctx.where = where
+        grad = _return_halo(where, grad_padded)
+        return grad.view_as(grad) if grad is grad_padded else grad
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return _PAD(grad, ctx.where, 0.0), None
 
 
 def _return_halo(where: Geometry, grad_padded: Tensor) -> Tensor:
@@ -225,12 +257,13 @@ class _Windowed(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         source, *rest = ctx.saved_tensors
         strips, params = rest[: ctx.strips], rest[ctx.strips :]
         wanted = (ctx.needs_input_grad[0], *ctx.needs_input_grad[2:])
-        if ctx.parts is not None and ctx.task.linear:
+        if torch.is_grad_enabled():
+            grads = _backward_with_graph(ctx.task, grad, source, params, wanted)
+        elif ctx.parts is not None and ctx.task.linear:
             grads = _backward_in_parts(ctx.task, ctx.parts, grad, source, strips, params, wanted)
         else:
             grads = _backward(ctx.task, grad, source, strips, params, wanted)
@@ -255,18 +288,40 @@ class _Choose(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:  # type: ignore[override]
         source, numbers = ctx.saved_tensors
         where = ctx.task.where
+        if torch.is_grad_enabled():
+            return _backward_with_graph(ctx.task, grad, source, (), (True,))[0], None
         like = empty_as(source, halo_route(where).resize(source, shape(where.padded)))
         return _return_halo(where, ctx.task.operator.give(grad, like, numbers, where)), None
 
 
 # Function.apply, without its search for functorch's transforms, which a tile does not go through.
 _PAD: Callable[..., Tensor] = super(torch.autograd.Function, _Pad).apply
+_UNPAD: Callable[..., Tensor] = super(torch.autograd.Function, _Unpad).apply
 _CHOOSE: Callable[..., Tensor] = super(torch.autograd.Function, _Choose).apply
 _APPLY: Callable[..., Tensor] = super(torch.autograd.Function, _Windowed).apply
+
+
+def _require_pixels(where: Geometry) -> None:
+    """Refuse a gradient of gradients where some rank computes nothing: ranks would not meet in the same order."""
+    if torch.is_grad_enabled() and any(is_empty(where.out.own[rank]) for rank in where.out.ranks):
+        raise UntiledOperation(
+            f"a gradient of gradients (create_graph=True) through an output of {where.out.size} pixels on a grid of "
+            f"{where.out.grid} tiles, some of them empty: use fewer tiles, or gather before (x.full())"
+        )
+
+
+def _backward_with_graph(
+    task: Task, grad: Tensor, source: Tensor, params: Sequence[Tensor | None], wanted: Sequence[bool]
+) -> Grads:
+    """The gradients as functions of all they depend on, for a gradient of gradients: the operator runs once more."""
+    _require_pixels(task.where)
+    out = _of_padded(task, _PAD(source, task.where, task.fill), params)
+    asked = [t for t, w in zip((source, *params), wanted) if t is not None and w]
+    found = iter(torch.autograd.grad(out, asked, grad, create_graph=True))
+    return [next(found) if t is not None and w else None for t, w in zip((source, *params), wanted)]
 
 
 def _backward(

@@ -112,7 +112,9 @@ def multi_head_attention_forward(
 def _all(function: Callable[[Any], Any], *tensors: Any) -> list[Any]:
     """`function` of each tensor, once where they are the same: attention within a sequence sees it as one."""
     done: dict[int, Any] = {}
-    return [None if t is None else done[id(t)] if id(t) in done else done.setdefault(id(t), function(t)) for t in tensors]
+    return [
+        None if t is None else done[id(t)] if id(t) in done else done.setdefault(id(t), function(t)) for t in tensors
+    ]
 
 
 def _shared(given: dict[str, Any], spec: TileSpec) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from halocline.tiling.plain import all_sum
+from halocline.tiling.plain import all_sum, for_tiles
 from halocline.tiling.rules.elementwise import align
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, Dims, Moments, owned_pixels
@@ -210,10 +209,9 @@ class _Extreme(torch.autograd.Function):
         return value
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         owned, value = ctx.saved_tensors
-        chosen = owned == value
+        chosen, grad = owned == value, for_tiles(grad, ctx.spec.exchanger)
         number = ctx.spec.exchanger.all_reduce(chosen.sum(ctx.dims, keepdim=True).double())
         return chosen * (grad / number).to(grad.dtype), None, None, None
 
