@@ -26,8 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.tiling.exchanger import exchanger_for
-from halocline.tiling.gradient import sum_gradients
 from halocline.tiling.overlapping import TRIALS
 
 CASES = ((64, 4, 8), (256, 8, 8), (512, 32, 32), (1024, 8, 8))
@@ -96,14 +94,11 @@ def hand_step(net: nn.Sequential, rows: Tensor) -> Callable[[], None]:
 
 
 def tile_step(net: nn.Sequential, rows: Tensor, size: int, policy: tiling.Policy = "auto") -> Callable[[], None]:
-    exchanger = exchanger_for(None)
-
     def step() -> None:
         net.zero_grad()
         with tiling.overlap(policy):
             y = net(tiling.tile(rows, (2, 1), size=(size, size)))
         y.local.square().sum().backward()
-        sum_gradients(list(net.parameters()), exchanger)
 
     return step
 

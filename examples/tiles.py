@@ -27,7 +27,7 @@ def main() -> None:
 
     x = tiling.tile(image, grid=(2, 2))  # this rank's quarter
     loss = F.cross_entropy(model(x), target)  # halos are exchanged where they are needed
-    tiling.backward(loss, model)  # the one-device gradient of every parameter, on every rank
+    loss.backward()  # the one-device gradient of every parameter, on every rank
 
     expected = F.cross_entropy(one_device(image), target)
     expected.backward()
