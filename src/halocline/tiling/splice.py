@@ -18,6 +18,7 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, intersect_interval, slices
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor
 
 
@@ -57,4 +58,6 @@ def splice(pieces: Sequence[Tensor], segments: Sequence[Segment], axis: int, out
         else:
             origin = ((0, 0),) * len(out.dims)
             parts.append(piece[index(slices(need[out.exchanger.rank], origin), out.dims)])
-    return TileTensor.wrap(parts[0] if len(parts) == 1 else torch.cat(parts, out.dims[axis]), out)
+    joined = parts[0] if len(parts) == 1 else torch.cat(parts, out.dims[axis])
+    # A part may be empty, or one pixel wide: the memory format is that of the pieces.
+    return TileTensor.wrap(in_format_of(joined, *(p.local if isinstance(p, TileTensor) else p for p in pieces)), out)

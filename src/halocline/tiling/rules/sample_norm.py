@@ -137,7 +137,10 @@ def group_norm(
         return TileTensor.wrap(F.group_norm(x.local, num_groups, weight, bias, eps), spec)
     if not x.local.shape[0]:
         return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
-    out, _, _ = _GroupNorm.apply(as_autocast(x.local), weight, bias, num_groups, eps, spec)
+    local = as_autocast(x.local)
+    if local.is_cuda:  # as torch makes it there; on a CPU it keeps the memory format
+        local = local.contiguous()
+    out, _, _ = _GroupNorm.apply(local, weight, bias, num_groups, eps, spec)
     return TileTensor.wrap(out, spec)
 
 
@@ -176,7 +179,8 @@ def _instance_norm(
         return TileTensor.wrap(out, spec)
     if not x.local.shape[0]:
         return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
-    out, mean, variance = _GroupNorm.apply(x.local, weight, bias, x.shape[1], eps, spec)
+    # Contiguous, as torch makes it.
+    out, mean, variance = _GroupNorm.apply(x.local.contiguous(), weight, bias, x.shape[1], eps, spec)
     with torch.no_grad():
         update_running((running_mean, running_var, momentum), mean.mean(0).flatten(), variance.mean(0).flatten(), count)
     return TileTensor.wrap(out, spec)
