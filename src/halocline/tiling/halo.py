@@ -14,7 +14,8 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Box, intersect, is_empty, shape, slices
 from halocline.tiling.geometry import Geometry, border
-from halocline.tiling.route import Index, Route, empty_as, index, route
+from halocline.tiling.route import Index, Route, index, route
+from halocline.tiling.strides import contiguous_strides, empty_as
 from halocline.tiling.strip import copy_pixels
 
 TILE = -1
@@ -68,12 +69,13 @@ class Assembly:
                     parts.append(strips[source])
             if len(parts) == 1:
                 return parts[0]
-            if not tile.is_contiguous():
-                if tile.ndim == 4 and tile.is_contiguous(memory_format=torch.channels_last):
-                    parts = [p.contiguous(memory_format=torch.channels_last) for p in parts]
-                elif tile.ndim == 5 and tile.is_contiguous(memory_format=torch.channels_last_3d):
-                    parts = [p.contiguous(memory_format=torch.channels_last_3d) for p in parts]
-            return torch.cat(parts, dim)
+            if tile.stride() == contiguous_strides(tuple(tile.shape)):
+                return torch.cat(parts, dim)
+            box, at = empty_as(tile, way.resize(tile, self.size)), 0
+            for part, (_, length) in zip(parts, lengths):
+                copy_pixels(box.narrow(dim, at, length), part)
+                at += length
+            return box
         box = empty_as(tile, way.resize(tile, self.size))
         for place in self.fills:
             box[place] = fill

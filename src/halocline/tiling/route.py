@@ -18,6 +18,7 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Box, contains, intersect, is_empty, shape, slices
 from halocline.tiling.exchanger import Exchanger, Wait
+from halocline.tiling.strides import empty_as
 from halocline.tiling.strip import (
     Strip,
     add,
@@ -169,15 +170,6 @@ class Route:
             return
         for where, strip in zip(self.sends, strips):
             where.of(grad).add_(strip)
-
-
-def empty_as(like: Tensor, size: Sequence[int]) -> Tensor:
-    """An uninitialised tensor of another size in the memory format of `like`."""
-    if like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last) and not like.is_contiguous():
-        return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
-    if like.ndim == 5 and like.is_contiguous(memory_format=torch.channels_last_3d) and not like.is_contiguous():
-        return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=torch.channels_last_3d)
-    return torch.empty(size, dtype=like.dtype, device=like.device)
 
 
 @lru_cache(maxsize=4096)

@@ -19,6 +19,7 @@ from halocline.tiling.boxes import Box, intersect_interval, slices
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor
 
 
@@ -58,4 +59,6 @@ def splice(pieces: Sequence[Tensor], segments: Sequence[Segment], axis: int, out
         else:
             origin = ((0, 0),) * len(out.dims)
             parts.append(for_tiles(piece, out.exchanger)[index(slices(need[out.exchanger.rank], origin), out.dims)])
-    return TileTensor.wrap(parts[0] if len(parts) == 1 else torch.cat(parts, out.dims[axis]), out)
+    joined = parts[0] if len(parts) == 1 else torch.cat(parts, out.dims[axis])
+    # A part may be empty, or one pixel wide: the memory format is that of the pieces.
+    return TileTensor.wrap(in_format_of(joined, *(p.local if isinstance(p, TileTensor) else p for p in pieces)), out)

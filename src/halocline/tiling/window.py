@@ -23,8 +23,9 @@ from halocline.tiling.exchanger import Wait
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
 from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, trial, worth_trying
-from halocline.tiling.route import Route, empty_as, index
+from halocline.tiling.route import Route, index
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import empty_as
 from halocline.tiling.tensor import TileTensor, UntiledOperation
 
 Grads = Sequence[Tensor | None]
@@ -186,7 +187,7 @@ def _from_all(
         size = way.resize(source, shape(where.out_box))
         channel = source.ndim + way.dims[0] - 1
         size[channel] = task.operator.channels(params, size[channel])
-        return source.new_zeros(size)
+        return empty_as(source, size).zero_()
     return task.operator.forward(_padded(task, way, source, strips), where, params)
 
 

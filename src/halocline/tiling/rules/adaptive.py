@@ -18,12 +18,20 @@ from halocline.tiling.lanes import per_sample
 from halocline.tiling.resample import Taps, largest, resample
 from halocline.tiling.rules.convolution import check_image, tuples
 from halocline.tiling.rules.reduction import mean
+from halocline.tiling.strides import in_order_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
 
 Ints = tuple[int, ...]
 _AVERAGE: tuple[Callable[..., Any], ...] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
+_ADAPTIVE_AVERAGE: tuple[Callable[..., Any], ...] = (
+    F.adaptive_avg_pool1d,
+    F.adaptive_avg_pool2d,
+    F.adaptive_avg_pool3d,
+)
 _MAX: tuple[Callable[..., Any], ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+
+_ADAPTIVE_MAX: tuple[Callable[..., Any], ...] = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)
 
 
 @lru_cache(maxsize=1024)
@@ -39,7 +47,7 @@ def _average(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
         wide = padded.float() if padded.dtype in (torch.float16, torch.bfloat16) else padded
         for t, dim, out, given in zip(taps, dims, where.out_box, where.in_box):
             wide = resample(wide, dim, t, out, given)
-        return wide.to(padded.dtype)
+        return in_order_of(wide.to(padded.dtype), padded, _ADAPTIVE_AVERAGE[len(dims) - 1], 2)
 
     return Recomputed(pool)
 
@@ -47,10 +55,11 @@ def _average(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
 @lru_cache(maxsize=1024)
 def _largest(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
     def pool(padded: Tensor, where: Geometry) -> Tensor:
+        wide = padded
         # The last dim first: of equal pixels the first in reading order is then the one found, as on one device.
         for t, dim, out, given in reversed(list(zip(taps, dims, where.out_box, where.in_box))):
-            padded = largest(padded, dim, t, out, given)
-        return padded
+            wide = largest(wide, dim, t, out, given)
+        return in_order_of(wide, padded, _ADAPTIVE_MAX[len(dims) - 1], 2)
 
     return Recomputed(pool)
 
@@ -63,7 +72,8 @@ def _sizes(function: Any, input: Tensor, output_size: Any, dims: int) -> Ints:
 
 def adaptive_average(input: TileTensor, sizes: Ints) -> TileTensor:
     if all(n % o == 0 for n, o in zip(input.spec.size, sizes)):
-        return _AVERAGE[len(sizes) - 1](input, tuple(n // o for n, o in zip(input.spec.size, sizes)))
+        out = _AVERAGE[len(sizes) - 1](input, tuple(n // o for n, o in zip(input.spec.size, sizes)))
+        return TileTensor.wrap(in_order_of(out.local, input.local, _ADAPTIVE_AVERAGE[len(sizes) - 1], 2), out.spec)
     taps = tuple(bins(n, o) for n, o in zip(input.spec.size, sizes))
     return windowed(input, tuple(t.reach for t in taps), _average(taps, input.spec.dims), own_padding=False)
 
@@ -95,7 +105,8 @@ def _register_max(function: Callable[..., Any], with_indices: Any, dims: int) ->
         if return_indices:
             raise untiled(function, (input,), why="return_indices=True would number the pixels of one tile")
         if all(n % o == 0 for n, o in zip(input.spec.size, sizes)):
-            return _MAX[dims - 1](input, tuple(n // o for n, o in zip(input.spec.size, sizes)))
+            out = _MAX[dims - 1](input, tuple(n // o for n, o in zip(input.spec.size, sizes)))
+            return TileTensor.wrap(in_order_of(out.local, input.local, _ADAPTIVE_MAX[dims - 1], 2), out.spec)
         taps = tuple(bins(n, o) for n, o in zip(input.spec.size, sizes))
         return windowed(input, tuple(t.reach for t in taps), _largest(taps, input.spec.dims), own_padding=False)
 

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.strides import memory_format
 from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.whole_order import whole_strides
 
 
 def _new(function: Callable[..., Any]) -> None:
@@ -32,8 +34,13 @@ def _random_like(function: Callable[..., Any]) -> None:
         """
         if kwargs.get("device") is not None and torch.device(kwargs["device"]) != input.device:
             raise untiled(function, (input, *args), kwargs, why="random tiles are drawn on the tile's own device")
-        likeness = input.local.new_empty(()).expand(input.shape)
-        drawn = function(likeness, *args, **{"memory_format": torch.contiguous_format, **kwargs})
+        likeness = input.local.detach().new_empty(()).expand(input.shape)  # which takes no memory
+        if kwargs.get("memory_format", torch.preserve_format) is torch.preserve_format:
+            strides = whole_strides(input)
+            kwargs["memory_format"] = memory_format(tuple(input.shape), strides)
+            if kwargs["memory_format"] is torch.preserve_format:
+                likeness = input.local.new_empty_strided(input.shape, strides)
+        drawn = function(likeness, *args, **kwargs)
         return TileTensor.wrap(part_of(drawn, input.spec).clone(), input.spec)
 
 

@@ -2,7 +2,7 @@
 
 Every rank draws the mask of the whole tensor from the default generator and keeps its part. So ranks that start with
 equal seeds stay in step, whatever they own, and equal one device with that seed. Elementwise dropout needs memory for
-one whole mask while it draws; dropout of channels needs one number per channel. Knows nothing of messages.
+one whole mask while it draws; dropout of channels needs one number per channel.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ from torch import Tensor
 
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.whole_order import whole_strides
 
 # The constant of self-normalising networks: -(lambda * alpha) of SELU, Klambauer et al. (2017), which torch uses, too.
 _ALPHA = 1.7580993408473766
 
 
 def _whole(value: float, x: TileTensor, by_channel: bool) -> Tensor:
-    """A tensor of the whole tensor's shape and memory format; one pixel of it when channels are dropped as one."""
+    """A tensor of the whole tensor's shape and order in memory; one pixel of it when channels are dropped as one."""
     shape = list(x.shape)
     if by_channel:  # dims 0 and 1 are batch and channels to torch, whatever they are; a plain (C, L) has dim 0 only
         first = 1 if x.ndim == 2 else 2
         shape[first:] = [1] * (x.ndim - first)
-    # Random numbers fill memory in order: the whole must have the order of dims that the tile has.
-    strides = x.local.stride()
-    order = sorted(range(x.ndim), key=lambda d: -strides[d])
-    whole = torch.full([shape[d] for d in order], value, dtype=x.dtype, device=x.device)
-    return whole.permute(sorted(range(x.ndim), key=order.__getitem__))
+        return torch.full(shape, value, dtype=x.dtype, device=x.device)  # torch draws these as one line
+    return torch.empty_strided(shape, whole_strides(x), dtype=x.dtype, device=x.device).fill_(value)
 
 
 def _dropout(function: Callable[..., Tensor], by_channel: bool, alpha: bool) -> None:

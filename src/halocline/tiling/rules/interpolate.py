@@ -25,6 +25,7 @@ from halocline.tiling.resample import Taps, resample
 from halocline.tiling.route import index
 from halocline.tiling.rules.adaptive import adaptive_average
 from halocline.tiling.rules.convolution import check_image
+from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
 
@@ -147,7 +148,7 @@ def by_taps(taps: tuple[Taps, ...], dims: tuple[int, ...]) -> Recomputed:
         wide = padded.float() if padded.dtype in (torch.float16, torch.bfloat16) else padded
         for t, dim, out, given in zip(taps, dims, where.out_box, where.in_box):
             wide = resample(wide, dim, t, out, given)
-        return wide.to(padded.dtype)
+        return in_format_of(wide.to(padded.dtype), padded)
 
     return Recomputed(run)
 
@@ -173,9 +174,10 @@ def by_copies(tables: tuple[Copies, ...], dims: tuple[int, ...]) -> Recomputed:
         ]
 
     def run(padded: Tensor, where: Geometry) -> Tensor:
+        copies = padded
         for dim, (copied, credited) in zip(dims, local(where.out_box, where.in_box, padded.device)):
-            padded = _Copy.apply(padded, dim, copied, credited)
-        return padded
+            copies = _Copy.apply(copies, dim, copied, credited)
+        return in_format_of(copies, padded)
 
     return Recomputed(run)
 

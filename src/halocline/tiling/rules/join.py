@@ -73,7 +73,14 @@ def _stack(function: Callable[..., Any], dim: int) -> None:
     def stack(tensors: Sequence[Tensor], dim: int = dim, **kwargs: Any) -> Tensor:
         if kwargs.get("out") is not None:
             raise untiled(function, tensors, why="out= has no rule; assign the result instead")
-        return joined(function, [torch.unsqueeze(t, dim) for t in tensors], dim)
+        if any(t.shape != tensors[0].shape for t in tensors):
+            raise ValueError(
+                f"tensors of shapes {[tuple(t.shape) for t in tensors]} cannot be stacked; give equal ones"
+            )
+        values, spec = align(tensors, function)
+        place = torch.unsqueeze(TileTensor.wrap(values[0], spec), dim)
+        assert isinstance(place, TileTensor)
+        return TileTensor.wrap(torch.stack(values, dim), place.spec)
 
 
 def _named(function: Callable[..., Any], dim: int, ndim: int) -> None:

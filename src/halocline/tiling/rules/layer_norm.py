@@ -85,7 +85,7 @@ def layer_norm(
     if not set(spec.dims) <= set(dims):  # rows that several ranks share
         return on_whole(lambda whole: F.layer_norm(whole, tuple(normalized_shape), weight, bias, eps), x)
     weight, bias = (None if p is None else part_of(p, spec) for p in (weight, bias))
-    return TileTensor.wrap(_Normalise.apply(as_autocast(x.local), weight, bias, dims, eps, spec), spec)
+    return TileTensor.wrap(_Normalise.apply(as_autocast(x.local).contiguous(), weight, bias, dims, eps, spec), spec)
 
 
 def _connected(local: Tensor, *parameters: Tensor | None) -> Tensor:

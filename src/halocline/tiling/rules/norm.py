@@ -21,6 +21,7 @@ from halocline.tiling.constant import constant
 from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, merge, owned_part, owned_pixels
+from halocline.tiling.strides import CHANNELS_LAST, definite, with_definite_gradient
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 Running = tuple[Tensor | None, Tensor | None, float]
@@ -57,6 +58,17 @@ def subtract_line(grad: Tensor, local: Tensor, slope: Tensor, offset: Tensor, sp
         target.sub_(torch.addcmul(offset, owned, slope))
 
 
+def given_backward(
+    grad: Tensor, local: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, eps: float, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of batch norm with given statistics: of its input, if wanted, its weight and its bias."""
+    weight, mean, variance = weight.contiguous(), mean.contiguous(), variance.contiguous()
+    scale = torch.rsqrt(variance + eps)
+    return torch.ops.aten.native_batch_norm_backward(
+        definite(grad), definite(local), weight, mean, variance, mean, scale, False, eps, [wanted, True, True]
+    )
+
+
 class _BatchNorm(torch.autograd.Function):
     """Batch normalisation in training, with torch's kernels for given statistics and the rest by hand."""
 
@@ -90,9 +102,7 @@ class _BatchNorm(torch.autograd.Function):
         scale = torch.rsqrt(variance + ctx.eps)
         weight = torch.ones_like(mean) if weight is None else weight  # or the GPU's kernel makes no sums
         if local.numel():
-            grad_local, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
-                grad, local, weight, mean, variance, mean, scale, False, ctx.eps, [wanted[0], True, True]
-            )
+            grad_local, grad_weight, grad_bias = given_backward(grad, local, weight, mean, variance, ctx.eps, wanted[0])
         else:  # the kernel divides by the number of samples
             grad_local, grad_weight, grad_bias = torch.zeros_like(local), *torch.zeros_like(mean.expand(2, -1))
         if wanted[0]:
@@ -203,13 +213,10 @@ class _BatchNormCuda(torch.autograd.Function):
 def _dense(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     """Contiguous in one of the two memory formats that the GPU kernels read fast: its own, or that of `like`."""
     like = tensor if like is None else like
-    if like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last):
-        if tensor is like:
-            return tensor
-        return tensor.contiguous(memory_format=torch.channels_last)
-    if like.ndim == 5 and like.is_contiguous(memory_format=torch.channels_last_3d):
-        return tensor.contiguous(memory_format=torch.channels_last_3d)
-    return tensor.contiguous()
+    last = CHANNELS_LAST.get(like.ndim)
+    if last is not None and like.is_contiguous(memory_format=last):
+        return definite(tensor.contiguous(memory_format=last))
+    return definite(tensor.contiguous())
 
 
 # Function.apply, without its search for functorch's transforms, which a tile does not go through.
@@ -237,8 +244,8 @@ def batch_norm(
         raise ValueError(f"batch normalisation needs more than 1 value per channel to train, got {tuple(whole)}")
     weight, bias = all_for_tiles((weight, bias), spec.exchanger)
     if not training or spec.exchanger.size == 1:
-        out = F.batch_norm(local, running_mean, running_var, weight, bias, training, momentum, eps)
-        return TileTensor.wrap(out, spec)
+        out = F.batch_norm(definite(local), running_mean, running_var, weight, bias, training, momentum, eps)
+        return TileTensor.wrap(with_definite_gradient(out), spec)
     normalise = _ON_GPU if local.is_cuda and spec.bare else _ANYWHERE
     running = (running_mean, running_var, momentum)
     return TileTensor.wrap(normalise(local, weight, bias, running, eps, count, spec), spec)

@@ -21,6 +21,7 @@ from halocline.tiling.geometry import Geometry
 from halocline.tiling.rules.index import getitem
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.splice import Segment, splice
+from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
 
@@ -62,7 +63,7 @@ def _constant(input: TileTensor, pads: Sequence[Interval], value: float) -> Tile
         inside = a < b and c < e
         local[d] = (pads[d][0] if inside and a == 0 else 0, pads[d][1] if inside and b == n else 0)
     flat = [n for pair in reversed(local) for n in pair]
-    return TileTensor.wrap(F.pad(input.local, flat, "constant", value), new)
+    return TileTensor.wrap(in_format_of(F.pad(input.local, flat, "constant", value), input.local), new)
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,11 @@ def _copier(mirrors: tuple[Mirror, ...], dims: tuple[int, ...]) -> Recomputed:
 
     def copy(padded: Tensor, where: Geometry) -> Tensor:
         found = tables(where.out_box, where.in_box, padded.device)
+        out = padded
         for dim, used in found:
-            padded = padded.index_select(dim, used)
-        return padded if found else padded.clone()  # as on one device, what is written to it stays in it
+            out = out.index_select(dim, used)
+        # A copy in any case: as on one device, what is written to it stays in it.
+        return in_format_of(out if found else padded.clone(), padded)
 
     return Recomputed(copy)
 
@@ -158,7 +161,7 @@ def _circular(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:
         line = tuple(_padded_cut(c, size, lo, hi) for c in spec.cuts[axis])
         out = spec.with_cuts((*spec.cuts[:axis], line, *spec.cuts[axis + 1 :]))
         input = splice([input], [Segment(0, *part) for part in parts if part[2]], axis, out)
-    return input
+    return TileTensor.wrap(input.local.contiguous(), input.spec)
 
 
 @rule(F.pad, torch.constant_pad_nd)

@@ -7,6 +7,7 @@ one in the backward. Every pass over pixels is one of batch norm's kernels, run 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import wraps
 from math import prod
 from typing import Any
 
@@ -18,9 +19,10 @@ from torch.autograd.function import once_differentiable
 from halocline.tiling.lanes import cut_in_batch, per_sample
 from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.rules.gathered import on_whole
-from halocline.tiling.rules.norm import channel_moments, subtract_line, update_running
+from halocline.tiling.rules.norm import channel_moments, given_backward, subtract_line, update_running
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import merge, owned_part
+from halocline.tiling.strides import definite, with_definite_gradient
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 
@@ -71,12 +73,9 @@ class _GroupNorm(torch.autograd.Function):
         grads = _folded(grad.contiguous()) if len(folded) == 1 else grad.split(1)
         scale = torch.rsqrt(variance + ctx.eps)
         weight = mean.new_ones(channels) if weight is None else weight  # or the GPU's kernel makes no sums
-        rows = zip(*(_per_fold(t, batch, channels, len(folded)) for t in (weight, mean, variance, scale)))
+        rows = zip(*(_per_fold(t, batch, channels, len(folded)) for t in (weight, mean, variance)))
         # As if the statistics were given: grad * gain, and per sample and channel the sums of grad * normal and grad.
-        each = [
-            torch.ops.aten.native_batch_norm_backward(g, part, w, m, v, m, s, False, ctx.eps, [wanted[0], True, True])
-            for g, part, (w, m, v, s) in zip(grads, folded, rows)
-        ]
+        each = [given_backward(g, part, w, m, v, ctx.eps, wanted[0]) for g, part, (w, m, v) in zip(grads, folded, rows)]
         grad_normal, grad_sum = (torch.cat([e[i] for e in each]).view(batch, channels) for i in (1, 2))
         grad_local = None
         if wanted[0]:
@@ -140,19 +139,28 @@ def group_norm(
         return TileTensor.wrap(F.group_norm(x.local, num_groups, weight, bias, eps), spec)
     if not x.local.shape[0]:
         return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
-    out, _, _ = _GroupNorm.apply(as_autocast(x.local), weight, bias, num_groups, eps, spec)
+    local = as_autocast(x.local)
+    if local.is_cuda:  # as torch makes it there; on a CPU it keeps the memory format
+        local = local.contiguous()
+    out, _, _ = _GroupNorm.apply(local, weight, bias, num_groups, eps, spec)
     return TileTensor.wrap(out, spec)
+
+
+@wraps(F.instance_norm)
+def _as_torch(plain: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """torch's instance norm, which folds the samples into the channels: what it folds must be definite when folded."""
+    return with_definite_gradient(F.instance_norm(definite(plain.contiguous()), *args, **kwargs), contiguous=True)
 
 
 @rule(F.instance_norm)
 def instance_norm(input: Tensor, running_mean: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
     if isinstance(input, TileTensor) and cut_in_batch(input) and running_mean is not None:
         # The running statistics are of all samples: every rank needs them all.
-        return on_whole(lambda whole: F.instance_norm(whole, running_mean, *args, **kwargs), input)
+        return on_whole(lambda whole: _as_torch(whole, running_mean, *args, **kwargs), input)
     return _instance_norm(input, running_mean, *args, **kwargs)
 
 
-@per_sample(F.instance_norm)
+@per_sample(_as_torch)
 def _instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -170,11 +178,12 @@ def _instance_norm(
         raise ValueError(f"instance normalisation needs more than 1 pixel when training, got {tuple(x.shape)}")
     weight, bias = all_for_tiles((weight, bias), spec.exchanger)
     if not use_input_stats or spec.exchanger.size == 1:
-        out = F.instance_norm(x.local, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+        out = _as_torch(x.local, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
         return TileTensor.wrap(out, spec)
     if not x.local.shape[0]:
         return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
-    out, mean, variance = _GroupNorm.apply(x.local, weight, bias, x.shape[1], eps, spec)
+    # Contiguous, as torch makes it.
+    out, mean, variance = _GroupNorm.apply(x.local.contiguous(), weight, bias, x.shape[1], eps, spec)
     with torch.no_grad():
         update_running((running_mean, running_var, momentum), mean.mean(0).flatten(), variance.mean(0).flatten(), count)
     return TileTensor.wrap(out, spec)

@@ -25,7 +25,7 @@ def _from_logsumexp(x: TileTensor, dim: int, log: bool, dtype: torch.dtype | Non
     wide = torch.promote_types(result, torch.float32)
     values = x if x.dtype == wide else x.to(wide)
     shifted = values - torch.logsumexp(values, dim, keepdim=True)
-    return (shifted if log else shifted.exp()).to(result)
+    return (shifted if log else shifted.exp()).to(result).contiguous()
 
 
 def _softmax(name: str, log: bool, negative: bool = False) -> None:

@@ -1,0 +1,122 @@
+"""How a tensor lies in memory: in which order its dims follow each other. Knows nothing of tiles.
+
+The stride of a dim of size 1 says nothing to most of torch, so a tensor may be contiguous in a memory format without
+the strides that the format gives to its shape. Batch norm's kernels for gradients take such a tensor for one in the
+other format: they then read other values than are meant. And a tile of one pixel must still know how the whole lies,
+as torch draws random numbers in the order of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+from torch._subclasses.fake_tensor import FakeTensor
+
+Ints = tuple[int, ...]
+
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""By number of dims, the memory format of images whose channels lie side by side."""
+
+
+@lru_cache(maxsize=4096)
+def contiguous_strides(shape: Ints) -> Ints:
+    """The strides of a new tensor of this shape."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+@lru_cache(maxsize=4096)
+def strides_in(order: Ints, shape: Ints) -> Ints:
+    """The strides of a new tensor of this shape whose dims lie in memory in this order, the outermost first."""
+    strides = dict(zip(order, contiguous_strides(tuple(shape[d] for d in order))))
+    return tuple(strides[d] for d in range(len(shape)))
+
+
+def channels_last_strides(shape: Ints) -> Ints:
+    """The strides of a new tensor of this shape, batch and channels first, in the format channels_last."""
+    return strides_in((0, *range(2, len(shape)), 1), shape)
+
+
+def memory_format(shape: Ints, strides: Ints) -> torch.memory_format:
+    """The memory format that gives a new tensor of this shape these strides; to preserve them, where none does."""
+    if strides == contiguous_strides(shape):
+        return torch.contiguous_format
+    if len(shape) in CHANNELS_LAST and strides == channels_last_strides(shape):
+        return CHANNELS_LAST[len(shape)]
+    return torch.preserve_format
+
+
+@lru_cache(maxsize=4096)
+def _order(shape: Ints, strides: Ints) -> Ints:
+    sizes = [max(n, 1) for n in shape]
+    if any(n > 1 and not s for n, s in zip(shape, strides)):  # repeated: torch knows where a copy puts such a dim
+        strides = torch.empty_like(torch.empty_strided(sizes, strides, device="meta")).stride()
+    # A dim of size 1 lies outside of all the others that would fit into its stride, as the memory formats have it.
+    return tuple(sorted(range(len(sizes)), key=lambda d: (-strides[d] * sizes[d], sizes[d] > 1)))
+
+
+def memory_order(tensor: Tensor) -> Ints:
+    """The dims of a tensor as they lie in memory, the outermost first."""
+    return _order(tuple(tensor.shape), tensor.stride())
+
+
+def empty_as(like: Tensor, size: Sequence[int]) -> Tensor:
+    """An uninitialised tensor of another size whose dims lie in memory as those of `like` do."""
+    shape = tuple(like.shape)
+    if like.stride() == contiguous_strides(shape):
+        return torch.empty(size, dtype=like.dtype, device=like.device)
+    strides = strides_in(memory_order(like), tuple(size))
+    return torch.empty_strided(size, strides, dtype=like.dtype, device=like.device)
+
+
+def in_format_of(out: Tensor, *like: Tensor) -> Tensor:
+    """The same values in the memory format that torch's operators give to what they make from `like`."""
+    formats = {suggest_memory_format(t) for t in like}
+    return out.contiguous(memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format)
+
+
+def in_order_of(out: Tensor, like: Tensor, function: Callable[..., Tensor], *args: Any) -> Tensor:
+    """The same values, lying in memory as the result of torch's `function(like, *args)` does, which keeps the dims."""
+    if isinstance(like, FakeTensor):
+        return out
+    strides = strides_in(_asked(function, args, memory_order(like), like.device), tuple(out.shape))
+    if out.stride() == strides:
+        return out
+    return torch.empty_strided(out.shape, strides, dtype=out.dtype, device=out.device).copy_(out)
+
+
+@lru_cache(maxsize=1024)
+def _asked(function: Callable[..., Tensor], args: tuple[Any, ...], order: Ints, device: torch.device) -> Ints:
+    """Asked of torch, on a few pixels."""
+    shape = (5,) * len(order)
+    with torch.no_grad():
+        return memory_order(function(torch.empty_strided(shape, strides_in(order, shape), device=device), *args))
+
+
+def definite(tensor: Tensor) -> Tensor:
+    """The same values, not copied, with the strides of the one memory format in which the tensor is contiguous.
+
+    One that is so in both reads alike in both, and of one that is so in none the kernels heed the strides.
+    """
+    last = CHANNELS_LAST.get(tensor.ndim)
+    contiguous = tensor.is_contiguous()
+    if last is None or contiguous == tensor.is_contiguous(memory_format=last):
+        return tensor
+    shape = tuple(tensor.shape)
+    strides = contiguous_strides(shape) if contiguous else channels_last_strides(shape)
+    return tensor if tensor.stride() == strides else tensor.as_strided(shape, strides)
+
+
+def with_definite_gradient(out: Tensor, contiguous: bool = False) -> Tensor:
+    """The same tensor; a gradient that arrives at it is made definite (and contiguous) for the kernel that made it."""
+    if out.requires_grad:
+        out.register_hook((lambda grad: definite(grad.contiguous())) if contiguous else definite)
+    return out
