@@ -7,17 +7,18 @@ normalised together; where rows that several ranks share are normalised one by o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.rules.gathered import cut_within, on_whole
+from halocline.tiling.rules.norm import normalised, with_graph
 from halocline.tiling.rules.sample_norm import as_autocast
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import Dims, moments, owned_part
@@ -36,21 +37,23 @@ class _Normalise(torch.autograd.Function):
     ) -> Tensor:
         mean, variance = moments(owned_part(local, spec), dims, spec)
         scale = torch.rsqrt(variance + eps)
-        ctx.dims, ctx.spec, ctx.bias = dims, spec, None if bias is None else (bias.shape, bias.dtype)
-        ctx.save_for_backward(local, weight, mean, scale)
+        ctx.dims, ctx.spec, ctx.eps = dims, spec, eps
+        ctx.save_for_backward(local, weight, bias, mean, scale)
         gain = scale if weight is None else scale * weight
         offset = -mean * gain if bias is None else bias - mean * gain
         return torch.addcmul(offset, local, gain).to(local.dtype)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        local, weight, mean, scale = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        local, weight, bias, mean, scale = ctx.saved_tensors
         spec, dims, wanted = ctx.spec, ctx.dims, ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            given, run = (local, weight, bias), partial(_written, dims, ctx.eps, spec)
+            return *with_graph(run, given, wanted, grad), None, None, None
         wide = grad.to(mean.dtype)
         normal = (local - mean) * scale
         grad_weight = (wide * normal).sum_to_size(weight.shape).to(weight.dtype) if wanted[1] else None
-        grad_bias = wide.sum_to_size(ctx.bias[0]).to(ctx.bias[1]) if wanted[2] else None
+        grad_bias = wide.sum_to_size(bias.shape).to(bias.dtype) if wanted[2] else None
         grad_local = None
         if wanted[0]:
             inner = wide if weight is None else wide * weight
@@ -62,6 +65,15 @@ class _Normalise(torch.autograd.Function):
             owned_part(grad_local, spec).sub_(torch.addcmul(total[0], owned_part(normal, spec), total[1]))
             grad_local = grad_local.to(local.dtype)
         return grad_local, grad_weight, grad_bias, None, None, None
+
+
+def _written(
+    dims: Dims, eps: float, spec: TileSpec, local: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """Layer norm in elementary operations."""
+    out = normalised(local, spec, dims, eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
 
 
 @rule(F.layer_norm, torch.layer_norm)

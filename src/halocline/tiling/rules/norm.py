@@ -6,7 +6,7 @@ one in the backward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from math import prod
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNormModule
 
 from halocline.tiling.constant import constant
@@ -86,18 +85,20 @@ class _BatchNorm(torch.autograd.Function):
         mean, variance = merge(*channel_moments(owned_part(local, spec)), spec)
         update_running(running, mean, variance, count)
         ctx.eps, ctx.count, ctx.spec = eps, count, spec
-        ctx.types = [None if p is None else p.dtype for p in (weight, bias)]
+        ctx.save_for_backward(local, weight, bias, mean, variance)
         # The kernels want the parameters in the dtype of the statistics.
         weight = None if weight is None else weight.to(mean.dtype)
         bias = None if bias is None else bias.to(mean.dtype)
-        ctx.save_for_backward(local, weight, mean, variance)
         return F.batch_norm(local, mean, variance, weight, bias, False, 0.0, eps)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        local, weight, mean, variance = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        *given, mean, variance = ctx.saved_tensors
         wanted = ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            return *_gradients_with_graph(ctx, grad, given), *(None,) * 4
+        local = given[0]
+        weight = None if given[1] is None else given[1].to(mean.dtype)
         # As if the statistics were given: grad_local = grad * gain, and the sums that their gradients need anyway.
         scale = torch.rsqrt(variance + ctx.eps)
         weight = torch.ones_like(mean) if weight is None else weight  # or the GPU's kernel makes no sums
@@ -105,21 +106,56 @@ class _BatchNorm(torch.autograd.Function):
             grad_local, grad_weight, grad_bias = given_backward(grad, local, weight, mean, variance, ctx.eps, wanted[0])
         else:  # the kernel divides by the number of samples
             grad_local, grad_weight, grad_bias = torch.zeros_like(local), *torch.zeros_like(mean.expand(2, -1))
+        sums = ctx.spec.exchanger.all_reduce(torch.stack([grad_bias, grad_weight]))
         if wanted[0]:
             # All held pixels are normalised, so all their gradients reach the statistics, made of owned pixels only.
-            total = ctx.spec.exchanger.all_reduce(torch.stack([grad_bias, grad_weight])) / ctx.count
+            total = sums / ctx.count
             gain = scale * weight
             along = [1, -1] + [1] * (local.ndim - 2)
             slope = (gain * scale * total[1]).view(along)
             offset = (gain * total[0]).view(along) - slope * mean.view(along)
             subtract_line(grad_local, local, slope, offset, ctx.spec)
-        types = ctx.types
         return (
             grad_local if wanted[0] else None,
-            grad_weight.to(types[0]) if wanted[1] else None,
-            grad_bias.to(types[1]) if wanted[2] else None,
+            sums[1].to(given[1].dtype) if wanted[1] else None,
+            sums[0].to(given[2].dtype) if wanted[2] else None,
             *(None,) * 4,
         )
+
+
+def _gradients_with_graph(ctx: Any, grad: Tensor, given: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradients of (local, weight, bias) as functions of all they depend on, by a norm in elementary operations."""
+
+    def run(local: Tensor, *affine: Tensor | None) -> Tensor:
+        dims = tuple(d for d in range(local.ndim) if d != 1)
+        return scaled(normalised(local, ctx.spec, dims, ctx.eps), *all_for_tiles(affine, ctx.spec.exchanger))
+
+    return with_graph(run, given, ctx.needs_input_grad, grad)
+
+
+def normalised(local: Tensor, spec: TileSpec, dims: tuple[int, ...], eps: float) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) over `dims`, all spatial ones among them, in elementary operations of tiles."""
+    x = TileTensor.wrap(local, spec)
+    centred = x - x.mean(dims, keepdim=True)
+    out = centred * torch.rsqrt(centred.square().mean(dims, keepdim=True) + eps)
+    assert isinstance(out, TileTensor)
+    return out.local
+
+
+def scaled(normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Times a weight and plus a bias per channel, dim 1."""
+    along = [1, -1] + [1] * (normal.ndim - 2)
+    out = normal if weight is None else normal * weight.view(along)
+    return out if bias is None else out + bias.view(along)
+
+
+def with_graph(
+    run: Callable[..., Tensor], given: Sequence[Tensor | None], wanted: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
+    """The gradients of what `run` makes of the tensors given, where wanted, as functions of all they depend on."""
+    asked = [t for t, w in zip(given, wanted) if w]
+    found = iter(torch.autograd.grad(run(*given), asked, grad, create_graph=True))  # type: ignore[arg-type]
+    return [next(found) if w else None for _, w in zip(given, wanted)]
 
 
 def values_per_rank(spec: TileSpec, count: int) -> list[int]:
@@ -153,7 +189,7 @@ class _BatchNormCuda(torch.autograd.Function):
         count: int,
         spec: TileSpec,
     ) -> Tensor:
-        local = _dense(local)
+        given, local = local, _dense(local)
         ranks, counts, _ = _counts(spec, count, local.device)
         wide = torch.float32 if local.dtype in LOW_PRECISION else local.dtype
         channels = local.shape[1]
@@ -180,34 +216,34 @@ class _BatchNormCuda(torch.autograd.Function):
         )
         if not kept:
             update_running(running, mean, scale.pow(-2) - eps, count)
-        ctx.spec, ctx.count = spec, count
-        ctx.save_for_backward(local, weight, mean, scale)
+        ctx.spec, ctx.count, ctx.eps = spec, count, eps
+        ctx.save_for_backward(given, weight, bias, local, mean, scale)
         if not local.numel():
             return torch.empty_like(local)
         return torch.batch_norm_elemt(local, weight, bias, mean, scale, eps)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        local, weight, mean, scale = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        *given, local, mean, scale = ctx.saved_tensors
+        wanted, weight = ctx.needs_input_grad, given[1]
+        if torch.is_grad_enabled():
+            return *_gradients_with_graph(ctx, grad, given), *(None,) * 4
         if local.numel():
             grad = _dense(grad, local)
-            sums, centred, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
-                grad, local, mean, scale, weight, wanted[0], wanted[1], wanted[2]
-            )
+            sums, centred, *_ = torch.batch_norm_backward_reduce(grad, local, mean, scale, weight, True, False, False)
         else:
             sums = centred = torch.zeros_like(mean)
-            grad_weight = grad_bias = torch.zeros_like(mean if weight is None else weight)
+        sums, centred = ctx.spec.exchanger.all_reduce(torch.cat((sums, centred))).chunk(2)
         grad_local: Tensor | None = None
         if wanted[0]:
-            sums, centred = ctx.spec.exchanger.all_reduce(torch.cat((sums, centred))).chunk(2)
             if local.numel():
                 counts = _counts(ctx.spec, ctx.count, local.device)[2]
                 grad_local = torch.batch_norm_backward_elemt(grad, local, mean, scale, weight, sums, centred, counts)
             else:
                 grad_local = torch.empty_like(local)
-        return grad_local, grad_weight if wanted[1] else None, grad_bias if wanted[2] else None, *(None,) * 4
+        grad_weight = (centred * scale).to(given[1].dtype) if wanted[1] else None
+        grad_bias = sums.to(given[2].dtype) if wanted[2] else None
+        return grad_local, grad_weight, grad_bias, *(None,) * 4
 
 
 def _dense(tensor: Tensor, like: Tensor | None = None) -> Tensor:
@@ -242,8 +278,8 @@ def batch_norm(
     count = whole[0] * prod(whole[2:])
     if training and count <= 1:
         raise ValueError(f"batch normalisation needs more than 1 value per channel to train, got {tuple(whole)}")
-    weight, bias = all_for_tiles((weight, bias), spec.exchanger)
     if not training or spec.exchanger.size == 1:
+        weight, bias = all_for_tiles((weight, bias), spec.exchanger)
         out = F.batch_norm(definite(local), running_mean, running_var, weight, bias, training, momentum, eps)
         return TileTensor.wrap(with_definite_gradient(out), spec)
     normalise = _ON_GPU if local.is_cuda and spec.bare else _ANYWHERE

@@ -7,19 +7,26 @@ one in the backward. Every pass over pixels is one of batch norm's kernels, run 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import wraps
+from functools import partial, wraps
 from math import prod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from halocline.tiling.lanes import cut_in_batch, per_sample
 from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.rules.gathered import on_whole
-from halocline.tiling.rules.norm import channel_moments, given_backward, subtract_line, update_running
+from halocline.tiling.rules.norm import (
+    channel_moments,
+    given_backward,
+    normalised,
+    scaled,
+    subtract_line,
+    update_running,
+    with_graph,
+)
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import merge, owned_part
 from halocline.tiling.strides import definite, with_definite_gradient
@@ -53,10 +60,9 @@ class _GroupNorm(torch.autograd.Function):
         variance = (variances + (means - mean).square()).mean(-1, keepdim=True)
         mean, variance = merge(mean, variance, spec)
         ctx.groups, ctx.eps, ctx.spec = groups, eps, spec
-        ctx.types = [None if p is None else p.dtype for p in (weight, bias)]
+        ctx.save_for_backward(local, weight, bias, mean, variance)
         weight = None if weight is None else weight.to(mean.dtype)
         bias = None if bias is None else bias.to(mean.dtype)
-        ctx.save_for_backward(local, weight, mean, variance)
         ctx.mark_non_differentiable(mean, variance)
         folded = _folded(local)
         rows = zip(*(_per_fold(t, batch, channels, len(folded)) for t in (mean, variance, weight, bias)))
@@ -64,10 +70,12 @@ class _GroupNorm(torch.autograd.Function):
         return _unfolded(out, local), mean, variance
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        local, weight, mean, variance = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        *given, mean, variance = ctx.saved_tensors
         wanted, spec = ctx.needs_input_grad, ctx.spec
+        if torch.is_grad_enabled():
+            return *with_graph(partial(_written, ctx.groups, ctx.eps, spec), given, wanted, grad), None, None, None
+        local, weight = given[0], None if given[1] is None else given[1].to(mean.dtype)
         batch, channels = local.shape[:2]
         folded = _folded(local)
         grads = _folded(grad.contiguous()) if len(folded) == 1 else grad.split(1)
@@ -90,10 +98,17 @@ class _GroupNorm(torch.autograd.Function):
             along = [batch, channels] + [1] * (local.ndim - 2)
             slope, offset = (t.expand(-1, -1, channels // ctx.groups).reshape(along) for t in (slope, offset))
             subtract_line(grad_local, local, slope, offset, spec)
-        types = ctx.types
-        grad_weight = grad_normal.sum(0).to(types[0]) if wanted[1] else None
-        grad_bias = grad_sum.sum(0).to(types[1]) if wanted[2] else None
+        grad_weight = grad_normal.sum(0).to(given[1].dtype) if wanted[1] else None
+        grad_bias = grad_sum.sum(0).to(given[2].dtype) if wanted[2] else None
         return grad_local, grad_weight, grad_bias, None, None, None
+
+
+def _written(
+    groups: int, eps: float, spec: TileSpec, local: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """Group norm in elementary operations."""
+    apart = local.unflatten(1, (groups, -1))  # spatial dims are counted from the end
+    return scaled(normalised(apart, spec, tuple(range(2, apart.ndim)), eps).flatten(1, 2), weight, bias)
 
 
 def _per_fold(values: Tensor | None, batch: int, channels: int, folds: int) -> Sequence[Tensor | None]:
