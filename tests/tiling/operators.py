@@ -201,8 +201,8 @@ FUNCTIONAL: dict[str, Case] = {
     **in_place("celu_ elu_ hardtanh_ leaky_relu_ relu_ selu_"),
     "prelu": Case(lambda x, w: F.prelu(x, w), plain=((4,),)),
     "glu": Case(lambda x: [F.glu(x, dim=1), F.glu(x[..., :8, :6], dim=2)]),
-    "rrelu": Case(lambda x: F.rrelu(x, training=False), "in evaluation; refused in training"),
-    "rrelu_": Case(lambda x: F.rrelu_(x.clone(), training=False), "in evaluation; refused in training"),
+    "rrelu": Case(lambda x: F.rrelu(x, training=True), "in training draws what one device draws; gathers", random=True),
+    "rrelu_": Case(lambda x: F.rrelu_(x.clone(), training=True), "as rrelu", random=True),
     "linear": Case(lambda x, w, b: F.linear(x.permute(0, 2, 3, 1), w, b), "over channels", plain=((5, 4), (5,))),
     "bilinear": Case(
         lambda x, y, w: F.bilinear(x.permute(0, 2, 3, 1), y.permute(0, 2, 3, 1), w),

@@ -9,6 +9,8 @@ from ranks import assert_exact
 from torch import Tensor, nn
 
 from halocline import tiling
+from halocline.runtime.written_norms import written_norms
+from halocline.tiling.strides import CHANNELS_LAST
 
 SIZES = {1: (2, 3, 39), 2: (2, 3, 37, 29), 3: (1, 3, 9, 14, 11)}
 CUTS = {
@@ -24,6 +26,11 @@ def test_equals_one_device(name: str, grid: str) -> None:
     build, dims = NETWORKS[name]
     torch.manual_seed(0)
     assert_exact(build(), SIZES[dims], cuts=CUTS[dims][grid], tolerance=1e-10)
+
+
+class ChannelsLast(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=CHANNELS_LAST[x.ndim])
 
 
 class Fused(nn.Module):
@@ -47,3 +54,15 @@ def test_equals_one_device_with_fused_halos(name: str) -> None:
 def test_a_deep_network_on_a_small_image_runs_on_empty_tiles() -> None:
     torch.manual_seed(0)
     assert_exact(UNet(nn.BatchNorm2d, depth=3), (2, 3, 13, 11), cuts=[[0, 12, 13], [0, 2, 11]], tolerance=1e-10)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", [name for name, (_, dims) in NETWORKS.items() if dims > 1])
+def test_equals_one_device_in_channels_last(name: str, batch: int) -> None:
+    """One sample, tiles down to one pixel, channels last: strides that fit several memory formats."""
+    build, dims = NETWORKS[name]
+    torch.manual_seed(0)
+    net = build().to(memory_format=CHANNELS_LAST[dims + 2])
+    cuts = [[0, 17, 20], [0, 7, 24]] if dims == 2 else [[0, 8], [0, 3, 8], [0, 5, 8]]
+    with written_norms():  # torch misreads some of its own gradients
+        assert_exact(nn.Sequential(ChannelsLast(), net), (batch, 3, *[c[-1] for c in cuts]), cuts=cuts, tolerance=1e-10)

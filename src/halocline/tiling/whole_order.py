@@ -21,7 +21,7 @@ from halocline.tiling.tensor import TileTensor
 @lru_cache(maxsize=4096)
 def _speaker(spec: TileSpec) -> int | None:
     """The rank that holds two pixels in the most dims, unless all ranks do in all of them."""
-    unclear = [sum(held < 2 <= whole for held, whole in zip(shape(box), spec.size)) for box in spec.have]
+    unclear = [sum(max(2 - held, 0) for held, n in zip(shape(box), spec.size) if n > 1) for box in spec.have]
     return unclear.index(min(unclear)) if any(unclear) else None
 
 

@@ -1,7 +1,8 @@
 """New tensors in the likeness of a tile."""
 
+import pytest
 import torch
-from ranks import assert_exact
+from ranks import assert_exact, on_processes
 from torch import Tensor
 
 from halocline import tiling
@@ -35,6 +36,53 @@ def test_random_numbers_are_those_of_one_device() -> None:
             noise = function(x) + function(x)
             (a, b), (c, d) = x.spec.box
             assert isinstance(noise, TileTensor) and torch.equal(noise.local, expected[..., a:b, c:d])
+
+
+RANDOM = {
+    "rand": torch.rand_like,
+    "randn": torch.randn_like,
+    "randint": lambda x: torch.randint_like(x, 2, 9),
+    "randn, contiguous": lambda x: torch.randn_like(x, memory_format=torch.contiguous_format),
+    "randn, channels_last": lambda x: torch.randn_like(x, memory_format=torch.channels_last),
+    "permuted": lambda x: torch.randn_like(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
+    "a channel": lambda x: torch.randn_like(x[:, :1]),
+    "repeated": lambda x: torch.randn_like(x[:, :1].expand(-1, 3, -1, -1)),
+}
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_fill_memory_in_the_order_of_one_device(name: str, memory_format: torch.memory_format) -> None:
+    for shape, grid in ((SHAPE, (2, 2)), ((1, 4, 2, 2), (2, 2)), ((2, 4, 1, 5), (1, 5)), ((1, 3, 8, 6), (2, 1))):
+        whole = torch.ones(shape).contiguous(memory_format=memory_format)
+        torch.manual_seed(0)
+        expected = RANDOM[name](whole)
+        size = grid[0] * grid[1]
+        for rank in range(size):
+            torch.manual_seed(0)
+            x = tiling.tile(whole, grid, NoCommunication(rank, size))
+            (a, b), (c, d) = x.spec.box
+            assert torch.equal(RANDOM[name](x).local, expected[..., a:b, c:d]), (shape, rank)
+
+
+def flips_on_a_process() -> None:
+    """Numbers that depend on the pixels' values: coins and random slopes."""
+    x = torch.rand(2, 4, 6, 8).contiguous(memory_format=torch.channels_last)
+    for function in (
+        torch.bernoulli,
+        lambda t: t.bernoulli(),
+        lambda t: torch.bernoulli(t, 0.3),
+        lambda t: torch.rrelu(t - 0.5, training=True),
+    ):
+        torch.manual_seed(1)
+        expected, following = function(x), torch.rand(1)
+        torch.manual_seed(1)
+        assert torch.equal(function(tiling.tile(x, (1, 2))).full(), expected)
+        assert torch.equal(torch.rand(1), following), "out of step"
+
+
+def test_coins_are_those_of_one_device() -> None:
+    on_processes(2, flips_on_a_process)
 
 
 def test_broadcast_tensors() -> None:

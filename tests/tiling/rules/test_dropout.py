@@ -48,7 +48,9 @@ def same_as_one_device(function: Callable[[Tensor], Tensor], x: Tensor, cuts: li
         whole = tiling.tile(x.detach(), cuts=cuts, group=NoCommunication(rank, size))
         spec = whole.spec.grown(margin)
         box = (..., *[slice(*i) for i in spec.held])
-        local = x.detach()[box].clone(memory_format=torch.preserve_format).requires_grad_()
+        part = x.detach()[box]
+        local = part if 0 in x.stride() else part.clone(memory_format=torch.preserve_format)  # a copy repeats nothing
+        local.requires_grad_()
         torch.manual_seed(5)
         out = function(tiling.TileTensor.wrap(local, spec))
         assert torch.equal(torch.rand(1), following), f"rank {rank} is out of step"
@@ -64,6 +66,32 @@ def same_as_one_device(function: Callable[[Tensor], Tensor], x: Tensor, cuts: li
 def test_image(name: str, margin: int, memory_format: torch.memory_format) -> None:
     x = image((2, 5, 7, 9)).contiguous(memory_format=memory_format)
     same_as_one_device(FUNCTIONS[name], x, [[0, 2, 7], [0, 1, 9]], margin)
+
+
+def strided() -> dict[str, Tensor]:
+    """Images that lie in memory as strangers' do, some of them with tiles of one pixel."""
+    x, small = image((2, 5, 7, 9)), image((1, 4, 2, 3))
+    last = torch.channels_last
+    return {
+        "permuted": image((7, 2, 9, 5)).permute(1, 3, 0, 2),
+        "repeated": image((2, 1, 7, 9)).expand(2, 5, 7, 9),
+        "repeated samples": image((1, 5, 7, 9)).contiguous(memory_format=last).expand(2, 5, 7, 9),
+        "part of channels": image((2, 8, 7, 9)).contiguous(memory_format=last)[:, 2:7],
+        "every second pixel": image((2, 5, 14, 9)).contiguous(memory_format=last)[:, :, ::2],
+        "one channel": image((2, 1, 7, 9)).contiguous(memory_format=last),
+        "small": small,
+        "small, channels last": small.contiguous(memory_format=last),
+        "turned": x.transpose(2, 3).contiguous().transpose(2, 3),
+    }
+
+
+@pytest.mark.parametrize("name", strided())
+@pytest.mark.parametrize("function", ["dropout", "channels", "alpha", "permuted"])
+def test_any_order_in_memory(name: str, function: str) -> None:
+    x = strided()[name]
+    height, width = x.shape[2:]
+    for cuts in ([[0, 1, height], [0, 1, width]], [[0, height - 1, height], [0, width // 2, width]]):
+        same_as_one_device(FUNCTIONS[function], x, cuts)
 
 
 @pytest.mark.parametrize("module", [nn.Dropout(0.3), nn.Dropout1d(0.3), nn.AlphaDropout(0.3)])
@@ -114,4 +142,4 @@ def test_a_wrong_probability_is_refused() -> None:
     with pytest.raises(ValueError, match=r"between 0 and 1, but got 1\.5"):
         F.dropout(x, 1.5)
     with pytest.raises(UntiledOperation):
-        torch.bernoulli(x)
+        x.normal_()

@@ -191,17 +191,3 @@ def glu(input: TileTensor, dim: int = -1) -> Tensor:
     """One half of a dim gates the other; halves of pixels lie on other tiles than the pixels they gate."""
     first, second = torch.chunk(input, 2, dim)
     return first * torch.sigmoid(second)
-
-
-def _rrelu(function: Callable[..., Any]) -> None:
-    @rule(function)
-    def rrelu(input: TileTensor, lower: float = 1 / 8, upper: float = 1 / 3, *args: Any, **kwargs: Any) -> TileTensor:
-        if kwargs.get("training", args[0] if args else False):
-            raise untiled(function, (input, lower, upper, *args), kwargs, why="its random slopes would be one tile's")
-        local = input.local
-        out = function(local, lower, upper, *args, **kwargs)
-        return input if out is local else TileTensor.wrap(out, input.spec)
-
-
-for _function in (F.rrelu, torch.rrelu, torch.rrelu_):
-    _rrelu(_function)

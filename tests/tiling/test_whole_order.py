@@ -1,0 +1,172 @@
+"""Tiles know how the whole tensor lies in memory: after every operator as on one device, also where they are one pixel
+wide. So random numbers, which fill memory in order, are those of one device.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from operators import FUNCTIONAL
+from ranks import assert_close, image, on_processes, on_threads
+from torch import Tensor, nn
+
+from halocline import tiling
+from halocline.tiling import TileTensor, UntiledOperation
+from halocline.tiling.strides import CHANNELS_LAST, memory_order, strides_in
+from halocline.tiling.whole_order import whole_strides
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ORDERS: dict[str, Callable[[int], tuple[int, ...]]] = {
+    "contiguous": lambda ndim: tuple(range(ndim)),
+    "channels last": lambda ndim: (0, *range(2, ndim), 1),
+    "turned": lambda ndim: (*range(ndim - 2), ndim - 1, ndim - 2),
+}
+CUTS: dict[str, Callable[[int], list[int]]] = {
+    "even": lambda n: [0, n // 2, n],
+    "one pixel": lambda n: [0, 1, n],
+    "one pixel last": lambda n: [0, n - 1, n],
+}
+
+
+def lying(shape: tuple[int, ...], order: tuple[int, ...], salt: int = 0) -> Tensor:
+    """An image whose dims lie in memory in this order."""
+    return torch.empty_strided(shape, strides_in(order, shape), dtype=torch.float64).copy_(image(shape, salt))
+
+
+def tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [t for v in value for t in tensors(v)] if isinstance(value, (list, tuple)) else []
+
+
+def seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
+    """The dims with more than one value, in their order in memory."""
+    return sorted((d for d, n in enumerate(shape) if n > 1), key=lambda d: -strides[d])
+
+
+def follows(call: Callable[..., Any], shapes: list[tuple[int, ...]], plain: list[Tensor], dims: int, order: str) -> str:
+    """What is wrong with the order in memory of the results on tiles; nothing, if they are refused."""
+    inputs = [lying(s, ORDERS[order](len(s)), i) for i, s in enumerate(shapes)]
+    expected = tensors(call(*[x.clone() for x in inputs], *plain))
+    for name, cut in CUTS.items():
+        cuts = [[0, n] for n in shapes[0][-dims:-2]] + [cut(n) for n in shapes[0][-dims:][-2:]]
+
+        def on_tile(exchanger: tiling.Exchanger, cuts: list[list[int]] = cuts) -> list[tuple[int, ...]]:
+            results = tensors(call(*[tiling.tile(x, cuts=cuts, group=exchanger) for x in inputs], *plain))
+            return [whole_strides(r) if isinstance(r, TileTensor) else r.stride() for r in results]
+
+        for strides in on_threads(prod(len(c) - 1 for c in cuts), on_tile):
+            for found, whole in zip(strides, expected):
+                likeness = torch.empty_like(whole)
+                if seen(whole.shape, found) != seen(whole.shape, likeness.stride()):
+                    return f"{name}: {tuple(whole.shape)} lies as {whole.stride()}, tiles say {found}"
+    return ""
+
+
+# Small tiles of a transposed convolution in one dim choose another kernel than the whole, which lies otherwise.
+NOT_FOLLOWED = {("conv_transpose1d", "channels last"), ("conv_transpose1d", "turned")}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_after_every_function(order: str) -> None:
+    wrong = {}
+    for name, case in FUNCTIONAL.items():
+        if case.refused or case.random or (name, order) in NOT_FOLLOWED:
+            continue
+        try:
+            what = follows(case.call, case.shapes, [image(s, 8) for s in case.plain], case.dims, order)
+        except UntiledOperation:
+            continue
+        if what:
+            wrong[name] = what
+    assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
+
+
+SHAPES = {1: (2, 4, 16), 2: (2, 4, 10, 8), 3: (2, 4, 6, 6, 5)}
+WAYS: dict[str, Callable[[Tensor], Any]] = {
+    "joined": lambda x: [torch.cat([x, x], d) for d in (0, 1, -1)],
+    "joined with another order": lambda x: [torch.cat([x, x.contiguous()], 1), torch.cat([x.contiguous(), x], -1)],
+    "stacked": lambda x: [torch.stack([x, x], d) for d in (0, 1, 2)],
+    "rolled": lambda x: [x.roll(2, -1), x.roll(1, 1), x.flip(-1)],
+    "mixed": lambda x: [x + x.contiguous(), x.contiguous() * x, torch.where(x > 0, x, x.contiguous())],
+    "broadcast": lambda x: [
+        x.mean(1, keepdim=True) * x,
+        x.amax(-1, keepdim=True) + x,
+        x * image((4, *(1,) * (x.ndim - 2))),
+    ],
+    "parts": lambda x: [x[:, :2] + 1, x[..., 1:] * 2, x.chunk(2, 1)[1].exp(), x.narrow(-1, 0, 4) * 2],
+    "reshaped": lambda x: [x.unsqueeze(1) * 2, x.unflatten(1, (2, 2)).transpose(1, 2).flatten(1, 2), x.squeeze() * 2],
+    "tokens": lambda x: [x.movedim(1, -1).exp(), F.layer_norm(x.movedim(1, -1), (4,)).movedim(-1, 1) * 2],
+    "softmax": lambda x: [F.softmax(x, 1), F.softmax(x, -1)],
+    "norms": lambda x: [F.group_norm(x, 2), F.batch_norm(x, None, None, training=True), F.instance_norm(x)],
+    "plain": lambda x: [x + image(tuple(x.shape)), image(tuple(x.shape)) * x],
+    "likenesses": lambda x: [torch.zeros_like(x), x.clone(), x.float(), x.detach()],
+    "repeated": lambda x: [x.repeat(1, 2, *(1,) * (x.ndim - 2)), x[:, :1].expand(x.shape) + 1, x[:1].expand(x.shape)],
+}
+
+
+@pytest.mark.parametrize("dims", SHAPES)
+@pytest.mark.parametrize("order", ORDERS)
+def test_after_what_models_do(order: str, dims: int) -> None:
+    wrong = {name: follows(way, [SHAPES[dims]], [], dims, order) for name, way in WAYS.items()}
+    assert not any(wrong.values()), wrong
+
+
+def test_a_dim_of_size_one_lies_where_its_stride_puts_it() -> None:
+    for shape in ((2, 4, 1, 1), (1, 4, 1, 1), (1, 4, 1, 6), (2, 1, 3, 5)):
+        x = torch.zeros(shape)
+        assert memory_order(x) == (0, 1, 2, 3)
+        assert memory_order(x.to(memory_format=torch.channels_last)) == (0, 2, 3, 1)
+        assert memory_order(x.permute(0, 2, 3, 1)) == (0, 3, 1, 2)
+
+
+class Noisy(nn.Module):
+    """Random numbers of every kind between layers in channels_last, down to tiles of one pixel."""
+
+    def __init__(self, norm: Callable[[int], nn.Module], dims: int = 2) -> None:
+        super().__init__()
+        conv: type[nn.Module] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
+        self.layers = nn.ModuleList(conv(a, b, 3, padding=1) for a, b in ((3, 4), (4, 4), (4, 2)))
+        self.norms = nn.ModuleList(norm(4) for _ in range(2))
+        self.pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv, norm in zip(self.layers, self.norms):
+            x = F.dropout(F.relu(norm(conv(x))), 0.3)
+            x = x + torch.randn_like(x) * torch.rand_like(x) + torch.randint_like(x, 3)
+            x = F.dropout(x.movedim(1, -1), 0.2).movedim(-1, 1) + F.alpha_dropout(x, 0.1, True)
+            x = F.dropout2d(x, 0.2) if x.ndim == 4 else x
+            x = self.pool(x + torch.randn_like(x[:, :1]), 2)
+        return self.layers[2](x + torch.rand_like(x.transpose(-1, 1)).transpose(-1, 1))
+
+
+def noisy_on_a_process(norm: str, shape: tuple[int, ...], last: bool, cut: int) -> None:
+    torch.manual_seed(0)
+    build = {"batch": nn.BatchNorm2d, "group": lambda c: nn.GroupNorm(2, c), "instance": nn.InstanceNorm2d}[norm]
+    if len(shape) == 5:
+        build = nn.BatchNorm3d
+    memory_format = CHANNELS_LAST[len(shape)] if last else torch.contiguous_format
+    net = Noisy(build, len(shape) - 2).double().to(memory_format=memory_format)
+    x = image(shape).contiguous(memory_format=memory_format)
+    torch.manual_seed(7)
+    expected = net(x)
+    following = torch.rand(1)
+    torch.manual_seed(7)
+    cuts = [[0, n] for n in shape[2:-1]] + [[0, cut, shape[-1]]]
+    out = net(tiling.tile(x, cuts=cuts)).full()
+    assert torch.equal(torch.rand(1), following), "out of step"
+    assert_close(out, expected, 1e-10, "output")
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 8, 12), (1, 3, 8, 8), (1, 3, 4, 6, 8)])
+@pytest.mark.parametrize("norm", ["batch", "group", "instance"])
+def test_noise_is_that_of_one_device(norm: str, shape: tuple[int, ...], last: bool) -> None:
+    if len(shape) == 5 and norm != "batch":
+        return
+    for cut in (shape[-1] // 2, 4, shape[-1] - 4):  # 4 pixels become one
+        on_processes(2, noisy_on_a_process, norm, shape, last, cut)
