@@ -106,19 +106,20 @@ def _pool_cases(d: int) -> dict[str, Case]:
         ),
         f"adaptive_max_pool{d}d": Case(lambda x: get("adaptive_max_pool{}d")(x, 3), dims=d),
         f"max_pool{d}d_with_indices": Case(
-            lambda x: get("max_pool{}d_with_indices")(x, 2), "indices count pixels of the whole", d, refused=True
+            lambda x: [*get("max_pool{}d_with_indices")(x, 3, 2, 1), *get("max_pool{}d_with_indices")(x, 2)],
+            "indices count pixels of the whole",
+            d,
         ),
         f"adaptive_max_pool{d}d_with_indices": Case(
-            lambda x: get("adaptive_max_pool{}d_with_indices")(x, 3),
-            "indices count pixels of the whole",
-            d,
-            refused=True,
+            lambda x: get("adaptive_max_pool{}d_with_indices")(x, 3), "indices count pixels of the whole", d
         ),
         f"max_unpool{d}d": Case(
-            lambda x: get("max_unpool{}d")(x, torch.zeros(x.shape, dtype=torch.long), 2),
-            "indices count pixels of the whole",
+            lambda x: [
+                get("max_unpool{}d")(*get("max_pool{}d")(x, 2, return_indices=True), 2, output_size=x.shape),
+                get("max_unpool{}d")(*get("max_pool{}d")(x, 3, 2, 1, return_indices=True), 3, 2, 1, x.shape),
+            ],
+            "gathers where an index leaves its tile",
             d,
-            refused=True,
         ),
         f"dropout{d}d": Case(lambda x: get("dropout{}d")(x, 0.4), "drops what one device drops", d, random=True),
         f"conv{d}d": Case(
