@@ -1,6 +1,6 @@
-"""Max pooling that says which pixels it chose: numbers of the whole image's pixels, row-major, as one device gives them.
+"""Max pooling that says which pixels it chose: their numbers in the whole image, row-major, as one device gives them.
 
-The values are pooling.py's and adaptive.py's; here are the numbers, a second pass over the same windows without gradient.
+The values are pooling.py's and adaptive.py's; the numbers take a second pass over the same windows, without gradient.
 """
 
 from __future__ import annotations

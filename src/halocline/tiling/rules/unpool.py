@@ -50,9 +50,7 @@ def _max_unpool(function: Callable[..., Any], dims: int) -> None:
         input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
     ) -> TileTensor:
         if input.shape != indices.shape:
-            raise ValueError(
-                f"max_unpool needs an index per value, got {tuple(input.shape)} and {tuple(indices.shape)}"
-            )
+            raise ValueError(f"max_unpool of {tuple(input.shape)} needs as many indices, got {tuple(indices.shape)}")
         kernel, pads = tuples(kernel_size, dims), tuples(padding, dims)
         strides = kernel if stride is None else tuples(stride, dims)
         size = tuple(F._unpool_output_size(input, list(kernel), list(strides), list(pads), output_size))
