@@ -16,7 +16,7 @@ PLACES = {-1: image((7,)).cumsum(0), 1: image((4,)).cumsum(0)}
 
 ALONG: dict[str, Callable[[Tensor, int], Any]] = {
     "cumsum": lambda x, d: [torch.cumsum(x, d), x.cumsum(dim=d), (x > 0).cumsum(d), torch.cumsum(x, axis=d)],
-    "cumsum in place": lambda x, d: (x * 1).cumsum_(d),
+    "cumsum in place": lambda x, d: [(x * 1).cumsum_(d), (x * 1).cumprod_(d)],
     "cumprod": lambda x, d: [torch.cumprod(x, d), x.float().cumprod(d, dtype=torch.float64)],
     "logcumsumexp": lambda x, d: torch.logcumsumexp(x, d),
     "cummax": lambda x, d: [*torch.cummax(x, d), x.cummax(d).values, x.cummax(d).indices],

@@ -36,7 +36,8 @@ def _written(name: str) -> None:
 
     @rule(function)
     def write(input: TileTensor, dim: int, **kwargs: Any) -> Tensor:
-        return input.copy_(getattr(torch, name[:-1])(input, dim, **kwargs))
+        # Of a copy: the backward needs the values before they are overwritten.
+        return input.copy_(getattr(torch, name[:-1])(input.clone(), dim, **kwargs))
 
 
 _written("cumsum_")

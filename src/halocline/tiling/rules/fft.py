@@ -36,7 +36,8 @@ def _transform(name: str) -> None:
         sizes = s if several and n is None else n
         dims = (dim,) if isinstance(dim, int) else dim
         if dims is None:
-            dims = range(-input.ndim if sizes is None else -len(sizes), 0)
+            count = input.ndim if sizes is None else 1 if isinstance(sizes, int) else len(sizes)
+            dims = range(-count, 0)
         return on_lines(lambda whole: function(whole, sizes, dim, norm), input, dims)
 
 
