@@ -51,7 +51,7 @@ def sum_gradients(parameters: list[Tensor], exchanger: Exchanger) -> None:
         given = [p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in members]
         flat = exchanger.all_reduce(torch.cat([present, *given]))
         count, *sums = flat.split([len(members), *(p.numel() for p in members)])
-        for p, total, used in zip(members, sums, (count != 0).tolist()):
+        for p, total, used in zip(members, sums, (count > 0).tolist()):
             if used and p.grad is None:
                 p.grad = total.view(p.shape).clone()
             elif used:

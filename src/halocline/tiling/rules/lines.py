@@ -18,12 +18,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from halocline.tiling.rules.gathered import cut_within, each, on_whole, resized
+from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.rules.gathered import cut_within
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
 
 Ints = tuple[int, ...]
+
+
+def each(function: Callable[[Tensor], Any], results: Any) -> Any:
+    """`function` of the one tensor that an operator returned, or of each in its (named) tuple or list."""
+    return function(results) if isinstance(results, Tensor) else type(results)([function(r) for r in results])
+
+
+@lru_cache(maxsize=4096)
+def resized(spec: TileSpec, size: Ints) -> TileSpec:
+    """The tiles of an image of another size, cut at the same fractions. Only an uncut dim may change under a margin."""
+    if size == spec.size:
+        return spec
+    cuts = tuple(tuple(new * c // line[-1] for c in line) for line, new in zip(spec.cuts, size))
+    out = spec.with_cuts(cuts)
+    if spec.bare:
+        return out
+    scales = tuple(zip(size, spec.size))
+    have = tuple(tuple((a * new // n, b * new // n) for (a, b), (new, n) in zip(box, scales)) for box in spec.have)
+    return out.with_have(have)
+
+
+def cut_again(plain: Tensor, spec: TileSpec) -> TileTensor:
+    """The tile of a whole tensor whose pixels are dealt out as those of `spec` are, in proportion to their number."""
+    spec = resized(spec.without_margin(), tuple(plain.shape[d] for d in spec.dims))
+    # A copy, so that the whole does not stay in memory.
+    return TileTensor.wrap(part_of(plain, spec).clone(), spec)
 
 
 @lru_cache(maxsize=1024)
@@ -68,7 +95,7 @@ def on_lines(function: Callable[[Tensor], Any], x: TileTensor, dims: Iterable[in
         return each(lambda out: _placed(out, x.spec, along), _computed(function, x.local))
     free = [d for d in range(-ndim, 0) if d not in along]
     if not free:
-        return on_whole(function, x)
+        return each(lambda out: cut_again(out, x.spec), function(x.full()))
     other = max(free, key=lambda d: x.shape[d])
     bare = x.cropped(x.spec.without_margin())
     before, lines = _turned(bare.spec, other, x.shape[other])

@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from halocline.tiling.route import all_sum
-from halocline.tiling.rules.gathered import each
 from halocline.tiling.rules.linear import whole
-from halocline.tiling.rules.lines import on_lines
+from halocline.tiling.rules.lines import each, on_lines
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
@@ -86,7 +84,7 @@ def histc(input: TileTensor, bins: int = 100, min: Any = 0, max: Any = 0, **kwar
             min, max = min - 1, max + 1
     owned = values.owned
     counts = torch.histc(owned, bins, min, max) if owned.numel() else owned.new_zeros(bins)
-    return all_sum(counts, input.spec.exchanger)
+    return input.spec.exchanger.all_reduce(counts)
 
 
 def _counted(function: Callable[..., Any]) -> None:

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from halocline.tiling.rules.convolution import tuples
-from halocline.tiling.rules.elementwise import align, part_of
+from halocline.tiling.rules.elementwise import align
+from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.rules.pool_indices import coordinates, numbered
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, rule
@@ -64,7 +65,7 @@ def _max_unpool(function: Callable[..., Any], dims: int) -> None:
         places = [c - start for c, (start, _) in zip(coordinates(named.local, size), own)]
         sizes = [stop - start for start, stop in own]
         if _elsewhere(places, sizes, spec):
-            return TileTensor.wrap(part_of(_put(mine.full(), named.full(), size), out).clone(), out)
+            return cut_again(_put(mine.full(), named.full(), size), out)
         return TileTensor.wrap(_put(mine.local, numbered(places, sizes), sizes), out)
 
 
