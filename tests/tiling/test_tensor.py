@@ -40,7 +40,6 @@ def test_it_describes_the_whole_tensor() -> None:
         lambda x: x.numpy(),
         lambda x: bool(x),
         lambda x: float(x),
-        lambda x: torch.unique(x),
         lambda x: torch.linalg.svd(x),
         lambda x: x.storage(),
         lambda x: torch.where(x > 0),

@@ -82,6 +82,16 @@ def test_shifts(kwargs: Any) -> None:
     assert_exact(shifts, (2, 3, 9, 7), tiled=True, **kwargs)
 
 
+def test_frames_of_sound() -> None:
+    window = torch.hann_window(8, dtype=torch.float64)
+
+    def there_and_back(x: Tensor) -> list[Tensor]:
+        found = torch.stft(x, 8, 4, window=window, return_complex=True)
+        return [found, x.stft(8, 4, window=window, return_complex=True).abs(), torch.istft(found, 8, 4, window=window)]
+
+    assert_exact(there_and_back, (2, 32), grid=(2,), tiled=False)
+
+
 def test_no_rank_holds_the_whole_image() -> None:
     largest = [0] * 4
 

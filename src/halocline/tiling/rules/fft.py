@@ -59,3 +59,14 @@ def fftshift(input: TileTensor, dim: Any = None) -> Tensor:
 @rule(torch.fft.ifftshift)
 def ifftshift(input: TileTensor, dim: Any = None) -> Tensor:
     return _shifted(input, dim, back=True)
+
+
+def _of_frames(function: Callable[..., Tensor]) -> None:
+    @rule(function)
+    def of_frames(input: TileTensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Frames and samples are different dims, so a line that is cut in the one is gathered and plain in the other."""
+        return function(input.full(), *args, **kwargs)
+
+
+for _function in (torch.stft, torch.istft, Tensor.stft, Tensor.istft):
+    _of_frames(_function)
