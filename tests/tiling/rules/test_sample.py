@@ -1,4 +1,4 @@
-"""Sampling an image at places that its own values or plain boxes name: RoIAlign and deformable convolution in Python."""
+"""Sampling an image at places that its own values or plain boxes name: RoIAlign and deformable convolution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BOXES = torch.tensor([[0, 1, 1, 9, 7], [1, 0.5, 2, 6, 6.5], [0, 3, 0, 4, 8]], dt
 
 
 def bilinear(input: Tensor, sample: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """Of each box of a sample, the values at rows y and columns x (boxes, bins, points), as torchvision computes them."""
+    """Of each box of a sample, the values at rows y and columns x (boxes, bins, points), as torchvision has it."""
     _, channels, height, width = input.size()
     y, x = y.clamp(min=0), x.clamp(min=0)
     top, left = y.int().clamp(max=height - 1), x.int().clamp(max=width - 1)

@@ -64,7 +64,7 @@ def ifftshift(input: TileTensor, dim: Any = None) -> Tensor:
 def _of_frames(function: Callable[..., Tensor]) -> None:
     @rule(function)
     def of_frames(input: TileTensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Frames and samples are different dims, so a line that is cut in the one is gathered and plain in the other."""
+        """Frames and samples are different dims, so what was cut in the one is gathered, and plain in the other."""
         return function(input.full(), *args, **kwargs)
 
 
