@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from ranks import assert_close, assert_exact, image, on_processes
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from halocline.tiling import UntiledOperation
 
 WEIGHT = torch.view_as_complex(image((3, 1, 1, 2))).requires_grad_()
 MAP = torch.view_as_complex(image((9, 7, 2))).requires_grad_()
+SHAPES = (4, 3, 3, 3), (3, 4, 3, 3), (4,)
 MATRIX = torch.view_as_complex(image((5, 3, 2))).requires_grad_()
 
 
@@ -40,6 +42,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "adjoints": lambda z: [z.mH, z.adjoint(), torch.adjoint(z.real), z.mT],
     "products": lambda z: [z * z, z / (z + 3), z * 2j, torch.exp(z), z**2, torch.polar(z.abs(), z.angle())],
     "reductions": lambda z: [z.sum(), z.mean((2, 3)), z.sum(1), z.abs().amax((2, 3)), torch.linalg.vector_norm(z)],
+    "variances": lambda z: [z.var(), z.std((2, 3)), z.var(1), *torch.var_mean(z, -1), *torch.std_mean(z, correction=0)],
     "shapes": lambda z: [torch.roll(z, (1, 2), (-2, -1)), z[..., 1:5, ::2], torch.flip(z, (3,)), z.flatten(2)],
     "written": written,
     "asked": lambda z: [z.real * z.is_complex(), z.real * z.conj().is_conj(), z.cdouble() * z.is_neg()],
@@ -63,6 +66,17 @@ def test_complex_parameters() -> None:
         return [x[:, :3] * weight, z * map, mixed, (z * weight).abs(), torch.complex(x[:, :3], map.real)]
 
     assert_exact(call, (2, 6, 9, 7), cuts=((0, 6, 9), (0, 2, 7)), plain=[WEIGHT, MAP, MATRIX])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_convolutions_of_complex_numbers(bias: bool) -> None:
+    weight, transposed, shift = (torch.view_as_complex(image((*s, 2))).requires_grad_() for s in SHAPES)
+
+    def call(x: Tensor, weight: Tensor, transposed: Tensor, shift: Tensor) -> list[Tensor]:
+        z, b = given(x), shift if bias else None
+        return [F.conv2d(z, weight, b, 2, 1), F.conv_transpose2d(z, transposed, b, 2, 1)]
+
+    assert_exact(call, (2, 6, 9, 7), cuts=((0, 6, 9), (0, 2, 7)), plain=[weight, transposed, shift], tiled=True)
 
 
 def test_pairs_of_pixels_are_refused() -> None:

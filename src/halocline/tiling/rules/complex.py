@@ -5,6 +5,7 @@ What acts on each pixel alone and is the same for complex numbers (products, abs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,6 +47,17 @@ def _part(name: str) -> None:
 
 _part("real")
 _part("imag")
+
+
+def in_parts(function: Callable[..., Any], input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Any:
+    """A convolution of complex numbers, made of four of real ones."""
+    (a, b), (c, d) = ((t.real.contiguous(), t.imag.contiguous()) for t in (input, weight))
+
+    def convolve(x: Tensor, kernel: Tensor) -> Tensor:
+        return function(x, kernel, None, *settings)
+
+    out = torch.complex(convolve(a, c) - convolve(b, d), convolve(a, d) + convolve(b, c))
+    return out if bias is None else out + bias.view(-1, *(1,) * (weight.ndim - 2))
 
 
 @rule(getattr(Tensor, "mH").__get__, torch.adjoint, Tensor.adjoint)  # noqa: B009
