@@ -216,10 +216,9 @@ FUNCTIONAL: dict[str, Case] = {
     "one_hot": Case(lambda x: F.one_hot((x.abs() * 3).long() % 5, 5) * x.unsqueeze(-1)),
     "cosine_similarity": Case(lambda x, y: F.cosine_similarity(x, y, dim=1), "over channels", images=two()),
     "pairwise_distance": Case(
-        lambda x, y: F.pairwise_distance(x, y),
-        "over the last dim, pixels; use (x - y).norm(dim=1)",
+        lambda x, y: [F.pairwise_distance(x, y), F.pairwise_distance(x.mT, y.mT, 1.0, keepdim=True)],
+        "over the last dim",
         images=two(),
-        refused=True,
     ),
     "softmax": Case(lambda x: [F.softmax(x, 1), F.softmax(x, -1)], "over pixels the tensor is gathered"),
     "log_softmax": Case(lambda x: [F.log_softmax(x, 1), F.log_softmax(x, 2)], "over pixels the tensor is gathered"),

@@ -73,7 +73,8 @@ class Exchanger(ABC):
         for tensor in sends.values():
             counter.bytes += tensor.nbytes
             if tensor.is_conj() or tensor.is_neg():
-                sends = {peer: computed(t) for peer, t in sends.items()}
+                # Torch conjugates and negates lazily, and messages carry memory.
+                sends = {peer: t.resolve_conj().resolve_neg() for peer, t in sends.items()}
         if not sends and not receives:
             return _nothing
         return self._start(sends, receives)
@@ -81,12 +82,12 @@ class Exchanger(ABC):
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """Replace `tensor` by its sum over the ranks, and return it."""
         self.counter.reductions += 1
-        return self._all_reduce(computed(tensor))
+        return self._all_reduce(tensor)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """The tensors of all ranks (equal shapes), stacked in rank order. Read only: they may share memory."""
         self.counter.reductions += 1
-        parts = self._all_gather(computed(tensor))
+        parts = self._all_gather(tensor)
         return parts if isinstance(parts, Tensor) else torch.stack(parts)
 
     @abstractmethod
@@ -106,11 +107,6 @@ class Exchanger(ABC):
             f"rank {self.names[self.rank]} waited up to {self.deadline:g} s for {whom} of a team of {self.size}, which "
             f"has failed, is slower than the deadline, or runs other operations than this one"
         )
-
-
-def computed(tensor: Tensor) -> Tensor:
-    """A tensor whose memory holds its values: torch conjugates and negates lazily, and messages carry memory."""
-    return tensor.resolve_conj().resolve_neg()
 
 
 def _nothing() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from ranks import assert_exact, image
 from torch import Tensor
 
@@ -31,6 +32,20 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
         torch.linalg.cross(x[..., 1:4], x[..., 4:7]),
     ],
     "renorm": lambda x: [torch.renorm(x, 2, 1, 5.0), x.renorm(1, 0, 3.0), torch.renorm(x, 2, -1, 4.0)],
+    "triangles in place": lambda x: [(x * 1).tril_(), (x * 1).triu_(-2)],
+    "diagonals made": lambda x: [
+        torch.diag_embed(x),
+        torch.diag_embed(x.permute(0, 2, 3, 1)),
+        x.permute(0, 2, 3, 1).diag_embed(1, 0, -2),
+    ],
+    "distances": lambda x: [
+        torch.linalg.vecdot(x, x * 2, dim=1),
+        torch.linalg.vecdot(x, image((7,))),
+        torch.dist(x, x * 2),
+        x.dist(image((9, 7)), 1),
+        F.pairwise_distance(x, image((2, 6, 9, 7), 1)),
+        F.pairwise_distance(x.permute(0, 2, 3, 1), image((2, 9, 7, 6), 1), 1.0, keepdim=True),
+    ],
     "of a matrix": lambda x: [
         torch.trace(x[0, 0]),
         torch.cov(x[0, 0]),

@@ -1,4 +1,4 @@
-"""What sees the last dims as a matrix or a dim as a vector: triangles, diagonals, cross products, renorm, covariance.
+"""What sees the last dims as a matrix or a dim as a vector: triangles, diagonals, products, distances, covariance.
 
 Triangles keep each pixel or make it zero, by its coordinates. A diagonal of pixels is gathered and plain.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.rules.elementwise import align
@@ -26,9 +27,19 @@ def _triangle(name: str) -> None:
     def triangle(input: TileTensor, diagonal: int = 0, **kwargs: Any) -> TileTensor:
         if kwargs:
             raise untiled(function, (input, diagonal), kwargs, why="out= has no rule; assign the result instead")
-        held = dict(zip(input.spec.dims, input.spec.held))
-        (row, _), (column, _) = held.get(-2, (0, 0)), held.get(-1, (0, 0))
-        return TileTensor.wrap(function(input.local, diagonal + row - column), input.spec)
+        return TileTensor.wrap(function(input.local, _from_corner(input, diagonal)), input.spec)
+
+    @rule(getattr(Tensor, name + "_"))
+    def write(input: TileTensor, diagonal: int = 0) -> TileTensor:
+        getattr(input.local, name + "_")(_from_corner(input, diagonal))
+        return input
+
+
+def _from_corner(input: TileTensor, diagonal: int) -> int:
+    """The whole image's diagonal, counted from the first pixel held."""
+    held = dict(zip(input.spec.dims, input.spec.held))
+    (row, _), (column, _) = held.get(-2, (0, 0)), held.get(-1, (0, 0))
+    return diagonal + row - column
 
 
 _triangle("triu")
@@ -54,6 +65,18 @@ def _diagonal(functions: tuple[Callable[..., Any], ...], usual: tuple[int, int])
 
 _diagonal((torch.diagonal, Tensor.diagonal), (0, 1))
 _diagonal((torch.linalg.diagonal,), (-2, -1))
+
+
+@rule(torch.diag_embed, Tensor.diag_embed)
+def diag_embed(input: TileTensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """The last dim becomes a diagonal of two."""
+    ndim = input.ndim + 1
+    if -1 in input.spec.dims:
+        return torch.diag_embed(input.full(), offset, dim1, dim2)
+    new = {from_front(dim1, ndim), from_front(dim2, ndim)}
+    kept = [d for d in range(ndim) if d not in new]
+    out = torch.diag_embed(input.local, offset, dim1, dim2)
+    return TileTensor.wrap(out, at(input.spec, [kept[p] for p in input.spec.positions(ndim - 1)], ndim))
 
 
 def _of_whole(function: Callable[..., Any]) -> None:
@@ -101,3 +124,24 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float, **kwargs: Any) -> 
     others = tuple(d for d in range(input.ndim) if d != dim)
     norms = torch.linalg.vector_norm(input, p, others, keepdim=True)
     return input * torch.where(norms > maxnorm, maxnorm / (norms + 1e-7), torch.ones_like(norms))
+
+
+# ------------------------------------------------------------------------------------------------------- distances
+
+
+@rule(torch.linalg.vecdot)
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, **kwargs: Any) -> Tensor:
+    if kwargs:
+        raise untiled(torch.linalg.vecdot, (x, y), kwargs, why="out= has no rule; assign the result instead")
+    return (torch.conj(x) * y).sum(dim)
+
+
+@rule(torch.dist, Tensor.dist)
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    return torch.linalg.vector_norm(input - other, p)
+
+
+@rule(F.pairwise_distance, torch.pairwise_distance)
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """Between vectors along the last dim."""
+    return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
