@@ -72,9 +72,6 @@ class Exchanger(ABC):
         counter.messages += len(sends)
         for tensor in sends.values():
             counter.bytes += tensor.nbytes
-            if tensor.is_conj() or tensor.is_neg():
-                # Torch conjugates and negates lazily, and messages carry memory.
-                sends = {peer: t.resolve_conj().resolve_neg() for peer, t in sends.items()}
         if not sends and not receives:
             return _nothing
         return self._start(sends, receives)
