@@ -51,7 +51,7 @@ _part("imag")
 
 def in_parts(function: Callable[..., Any], input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Any:
     """A convolution of complex numbers, made of four of real ones."""
-    (a, b), (c, d) = ((t.real.contiguous(), t.imag.contiguous()) for t in (input, weight))
+    (a, b), (c, d) = ((t.real.clone(), t.imag.clone()) for t in (input, weight))
 
     def convolve(x: Tensor, kernel: Tensor) -> Tensor:
         return function(x, kernel, None, *settings)

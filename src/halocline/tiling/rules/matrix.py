@@ -123,7 +123,7 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float, **kwargs: Any) -> 
     dim = from_front(dim, input.ndim)
     others = tuple(d for d in range(input.ndim) if d != dim)
     norms = torch.linalg.vector_norm(input, p, others, keepdim=True)
-    return input * torch.where(norms > maxnorm, maxnorm / (norms + 1e-7), torch.ones_like(norms))
+    return (input * torch.where(norms > maxnorm, maxnorm / (norms + 1e-7), torch.ones_like(norms))).contiguous()
 
 
 # ------------------------------------------------------------------------------------------------------- distances

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from halocline.tiling.rules.convolution import tuples
@@ -30,7 +31,8 @@ def _put(values: Tensor, numbers: Tensor, size: Sequence[int]) -> Tensor:
     """An image of `size`, zero but for the values at their numbers."""
     dims = len(size)
     empty = values.new_zeros(*values.shape[:-dims], prod(size))
-    return empty.scatter(-1, numbers.flatten(-dims), values.flatten(-dims)).unflatten(-1, tuple(size))
+    out = empty.scatter(-1, numbers.flatten(-dims), values.flatten(-dims)).unflatten(-1, tuple(size))
+    return out.contiguous(memory_format=suggest_memory_format(values)) if dims == 2 else out  # as torch's own does
 
 
 @lru_cache(maxsize=1024)
