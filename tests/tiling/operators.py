@@ -106,19 +106,20 @@ def _pool_cases(d: int) -> dict[str, Case]:
         ),
         f"adaptive_max_pool{d}d": Case(lambda x: get("adaptive_max_pool{}d")(x, 3), dims=d),
         f"max_pool{d}d_with_indices": Case(
-            lambda x: get("max_pool{}d_with_indices")(x, 2), "indices count pixels of the whole", d, refused=True
+            lambda x: [*get("max_pool{}d_with_indices")(x, 3, 2, 1), *get("max_pool{}d_with_indices")(x, 2)],
+            "indices count pixels of the whole",
+            d,
         ),
         f"adaptive_max_pool{d}d_with_indices": Case(
-            lambda x: get("adaptive_max_pool{}d_with_indices")(x, 3),
-            "indices count pixels of the whole",
-            d,
-            refused=True,
+            lambda x: get("adaptive_max_pool{}d_with_indices")(x, 3), "indices count pixels of the whole", d
         ),
         f"max_unpool{d}d": Case(
-            lambda x: get("max_unpool{}d")(x, torch.zeros(x.shape, dtype=torch.long), 2),
-            "indices count pixels of the whole",
+            lambda x: [
+                get("max_unpool{}d")(*get("max_pool{}d")(x, 2, return_indices=True), 2, output_size=x.shape),
+                get("max_unpool{}d")(*get("max_pool{}d")(x, 3, 2, 1, return_indices=True), 3, 2, 1, x.shape),
+            ],
+            "gathers where an index leaves its tile",
             d,
-            refused=True,
         ),
         f"dropout{d}d": Case(lambda x: get("dropout{}d")(x, 0.4), "drops what one device drops", d, random=True),
         f"conv{d}d": Case(
@@ -215,10 +216,9 @@ FUNCTIONAL: dict[str, Case] = {
     "one_hot": Case(lambda x: F.one_hot((x.abs() * 3).long() % 5, 5) * x.unsqueeze(-1)),
     "cosine_similarity": Case(lambda x, y: F.cosine_similarity(x, y, dim=1), "over channels", images=two()),
     "pairwise_distance": Case(
-        lambda x, y: F.pairwise_distance(x, y),
-        "over the last dim, pixels; use (x - y).norm(dim=1)",
+        lambda x, y: [F.pairwise_distance(x, y), F.pairwise_distance(x.mT, y.mT, 1.0, keepdim=True)],
+        "over the last dim",
         images=two(),
-        refused=True,
     ),
     "softmax": Case(lambda x: [F.softmax(x, 1), F.softmax(x, -1)], "over pixels the tensor is gathered"),
     "log_softmax": Case(lambda x: [F.log_softmax(x, 1), F.log_softmax(x, 2)], "over pixels the tensor is gathered"),

@@ -153,6 +153,7 @@ def assert_close(actual: Tensor | None, expected: Tensor | None, tolerance: floa
     assert actual.dtype == expected.dtype, f"{what}: {actual.dtype}, one device {expected.dtype}"
     if not expected.numel():
         return
+    actual, expected = as_real(actual), as_real(expected)
     if not expected.dtype.is_floating_point:
         assert torch.equal(actual, expected), f"{what} differs from one device"
         return
@@ -176,8 +177,14 @@ def whole(value: Any) -> list[Tensor]:
     return []
 
 
+def as_real(tensor: Tensor) -> Tensor:
+    """A complex tensor as pairs of real numbers; any other as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def weighted_loss(outputs: Sequence[Tensor]) -> Tensor:
     """A scalar that depends on every value of every output, each with another weight."""
+    outputs = [as_real(o) for o in outputs]
     terms = [(o * image(o.shape, salt=9, dtype=o.dtype)).sum() for o in outputs if o.dtype.is_floating_point]
     return torch.stack([t.double() for t in terms]).sum()
 

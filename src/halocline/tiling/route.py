@@ -43,6 +43,11 @@ def index(parts: Sequence[slice], dims: tuple[int, ...]) -> Index:
     return (Ellipsis, *full)
 
 
+def computed(tensor: Tensor) -> Tensor:
+    """A tensor whose memory holds its values: torch conjugates and negates lazily, and messages carry memory."""
+    return tensor.resolve_conj().resolve_neg()
+
+
 @dataclass(frozen=True, eq=False)
 class Route:
     """This rank's part in moving pixels from `source` (a tensor over the box it holds) to `target` (one it needs).
@@ -77,6 +82,7 @@ class Route:
 
     def start(self, source: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
         """Send what peers need; the strips, in the order of `receives`, are filled after the returned wait."""
+        source = computed(source)
         if packed(source, self.dims):
             return self._start_rows(self.sends, source, self.receives, source, exchanger)
         sends = {s.peer: s.of(source).contiguous() for s in self.sends}
@@ -129,6 +135,7 @@ class Route:
 
     def start_back(self, grad: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
         """Send the gradient of what was received back to its owners; the strips are in the order of `sends`."""
+        grad = computed(grad)
         if packed(grad, self.dims):
             return self._start_rows(self.receives, grad, self.sends, grad, exchanger)
         return self.start_strips_back([s.of(grad).contiguous() for s in self.receives], grad, exchanger)

@@ -10,9 +10,6 @@ from hypothesis import strategies as st
 from ranks import assert_exact
 from torch import Tensor, nn
 
-from halocline import tiling
-from halocline.tiling import NoCommunication, UntiledOperation
-
 
 def with_ties(x: Tensor) -> Tensor:
     """Few different values, many of them 0: of equal ones only one may get the gradient, and always the same."""
@@ -50,13 +47,3 @@ def test_a_pyramid_of_poolings() -> None:
         return torch.cat([x, *levels], 1)
 
     assert_exact(run, (1, 2, 8, 9), grid=(2, 2))
-
-
-def test_indices_are_refused() -> None:
-    x = tiling.tile(torch.zeros(1, 3, 8, 6), (1, 2), NoCommunication(0, 2))
-    for call in (
-        lambda: F.adaptive_max_pool2d(x, 3, return_indices=True),
-        lambda: F.adaptive_max_pool2d_with_indices(x, 3),
-    ):
-        with pytest.raises(UntiledOperation, match="number the pixels of one tile"):
-            call()

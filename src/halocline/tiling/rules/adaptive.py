@@ -19,7 +19,7 @@ from halocline.tiling.resample import Taps, largest, resample
 from halocline.tiling.rules.convolution import check_image, tuples
 from halocline.tiling.rules.reduction import mean
 from halocline.tiling.strides import in_order_of
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule
 from halocline.tiling.window import Recomputed, windowed
 
 Ints = tuple[int, ...]
@@ -64,7 +64,7 @@ def _largest(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
     return Recomputed(pool)
 
 
-def _sizes(function: Any, input: Tensor, output_size: Any, dims: int) -> Ints:
+def sizes_asked(function: Any, input: Tensor, output_size: Any, dims: int) -> Ints:
     check_image(function, input, dims)
     wanted = tuples(output_size, dims) if output_size is not None else (None,) * dims
     return tuple(n if w is None else int(w) for w, n in zip(wanted, input.shape[-dims:]))
@@ -87,23 +87,17 @@ def _register_average(function: Callable[..., Any], dims: int) -> None:
 
     @per_sample(function, dims)
     def tiles(input: Tensor, output_size: Any) -> Tensor:
-        sizes = _sizes(function, input, output_size, dims)
+        sizes = sizes_asked(function, input, output_size, dims)
         assert isinstance(input, TileTensor)
         return adaptive_average(input, sizes)
 
 
-def _register_max(function: Callable[..., Any], with_indices: Any, dims: int) -> None:
-    @rule(with_indices)
-    def adaptive_max_pool_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> TileTensor:
-        raise untiled(with_indices, (input, *args), kwargs, why="its indices would number the pixels of one tile")
-
+def _register_max(function: Callable[..., Any], dims: int) -> None:
     @rule(function)
     @per_sample(function, dims)
     def adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> TileTensor:
-        sizes = _sizes(function, input, output_size, dims)
-        assert isinstance(input, TileTensor)
-        if return_indices:
-            raise untiled(function, (input,), why="return_indices=True would number the pixels of one tile")
+        sizes = sizes_asked(function, input, output_size, dims)
+        assert isinstance(input, TileTensor) and not return_indices  # torch has another function for indices
         if all(n % o == 0 for n, o in zip(input.spec.size, sizes)):
             out = _MAX[dims - 1](input, tuple(n // o for n, o in zip(input.spec.size, sizes)))
             return TileTensor.wrap(in_order_of(out.local, input.local, _ADAPTIVE_MAX[dims - 1], 2), out.spec)
@@ -113,11 +107,11 @@ def _register_max(function: Callable[..., Any], with_indices: Any, dims: int) ->
 
 for _dims, _functions in enumerate(
     (
-        (F.adaptive_avg_pool1d, F.adaptive_max_pool1d, F.adaptive_max_pool1d_with_indices),
-        (F.adaptive_avg_pool2d, F.adaptive_max_pool2d, F.adaptive_max_pool2d_with_indices),
-        (F.adaptive_avg_pool3d, F.adaptive_max_pool3d, F.adaptive_max_pool3d_with_indices),
+        (F.adaptive_avg_pool1d, F.adaptive_max_pool1d),
+        (F.adaptive_avg_pool2d, F.adaptive_max_pool2d),
+        (F.adaptive_avg_pool3d, F.adaptive_max_pool3d),
     ),
     start=1,
 ):
     _register_average(_functions[0], _dims)
-    _register_max(_functions[1], _functions[2], _dims)
+    _register_max(_functions[1], _dims)

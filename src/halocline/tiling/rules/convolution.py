@@ -17,6 +17,7 @@ from halocline.tiling.boxes import Window
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.plain import all_for_tiles
+from halocline.tiling.rules.complex import in_parts
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Grads, windowed
 
@@ -122,6 +123,8 @@ def _convolution(function: Callable[..., Tensor], dims: int) -> None:
         assert isinstance(input, TileTensor)
         if isinstance(weight, TileTensor) or isinstance(bias, TileTensor):
             raise untiled(function, (input, weight, bias), why="a kernel cannot be cut into tiles")
+        if input.dtype.is_complex:
+            return in_parts(function, input, weight, bias, stride, padding, dilation, groups)
         local, kernel = input.local, weight.shape
         if local.shape[-dims - 1] != kernel[1] * groups:
             raise ValueError(

@@ -19,17 +19,23 @@ from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.rules.convolution import check_image, hashable, tuples
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule
 from halocline.tiling.window import Indexed, Recomputed, windowed
 
 Ints = tuple[int, ...]
+
+
+def windows_asked(
+    size: Ints, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> tuple[tuple[Window, ...], Ints]:
+    """The windows of a pooling, and its padding per dim."""
+    return _windows(size, hashable(kernel), hashable(stride), hashable(padding), hashable(dilation), ceil_mode)
 
 
 @lru_cache(maxsize=1024)
 def _windows(
     size: Ints, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> tuple[tuple[Window, ...], Ints]:
-    """The windows of a pooling, and its padding per dim."""
     dims = len(size)
     kernels, dilations, pads = tuples(kernel, dims), tuples(dilation, dims), tuples(padding, dims)
     strides = tuples(stride, dims) if stride is not None and stride != () else kernels
@@ -68,6 +74,11 @@ def _max_operator(kernel: Ints, stride: Ints, dilation: Ints) -> Recomputed:
     )
 
 
+def lowest(dtype: torch.dtype) -> float:
+    """What max pooling pads with."""
+    return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
 def _max_pool(functions: tuple[Callable[..., Any], ...], dims: int) -> None:
     @rule(*functions)
     @per_sample(functions[0], dims)
@@ -81,17 +92,12 @@ def _max_pool(functions: tuple[Callable[..., Any], ...], dims: int) -> None:
         return_indices: bool = False,
     ) -> TileTensor:
         check_image(functions[0], input, dims)
-        assert isinstance(input, TileTensor)
-        if return_indices:
-            raise untiled(functions[0], (input,), why="return_indices=True would number the pixels of one tile")
-        windows, _ = _windows(
-            input.spec.size, hashable(kernel_size), hashable(stride), hashable(padding), hashable(dilation), ceil_mode
-        )
+        assert isinstance(input, TileTensor) and not return_indices  # torch has another function for indices
+        windows, _ = windows_asked(input.spec.size, kernel_size, stride, padding, dilation, ceil_mode)
         operator = _max_operator(
             tuple(w.kernel for w in windows), tuple(w.stride for w in windows), tuple(w.dilation for w in windows)
         )
-        lowest = float("-inf") if input.dtype.is_floating_point else torch.iinfo(input.dtype).min
-        return windowed(input, windows, operator, fill=lowest)
+        return windowed(input, windows, operator, fill=lowest(input.dtype))
 
 
 def _counts(window: Window, out: tuple[int, int], size: int, padding: int, include_pad: bool) -> tuple[int, ...]:
@@ -141,7 +147,7 @@ def _average(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> TileTensor:
-    windows, pads = _windows(input.spec.size, hashable(kernel_size), hashable(stride), hashable(padding), 1, ceil_mode)
+    windows, pads = windows_asked(input.spec.size, kernel_size, stride, padding, 1, ceil_mode)
     operator = _average_operator(windows, input.spec.size, pads, count_include_pad, divisor_override)
     return windowed(input, windows, operator)
 

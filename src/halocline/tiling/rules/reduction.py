@@ -268,6 +268,10 @@ def _variance(name: str, deviation: bool, with_mean: bool) -> None:
             correction = int(asked.get("unbiased", True))
         assert isinstance(input, TileTensor)
         dims = reduced_dims(input.ndim, asked.get("dim"))
+        if input.dtype.is_complex:  # the variances of the real and the imaginary part add up
+            parts = [torch.var(part, dims, correction=correction, keepdim=keepdim) for part in (input.real, input.imag)]
+            spread = torch.sqrt(parts[0] + parts[1]) if deviation else parts[0] + parts[1]
+            return (spread, torch.mean(input, dims, keepdim)) if with_mean else spread
         some, every = _spatial(input, dims)
         if not every:
             whole = input.full() if some else input.local

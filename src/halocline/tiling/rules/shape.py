@@ -87,10 +87,8 @@ def movedim(input: TileTensor, source: Any, destination: Any) -> TileTensor:
     return permuted(input, tuple(order))
 
 
-@rule(getattr(Tensor, "mT").__get__, torch.adjoint, Tensor.adjoint)  # noqa: B009
+@rule(getattr(Tensor, "mT").__get__)  # noqa: B009
 def matrix_transpose(input: TileTensor) -> TileTensor:
-    if input.dtype.is_complex:
-        raise untiled(torch.adjoint, (input,), why="complex tensors have no rule")
     return transpose(input, -2, -1)
 
 

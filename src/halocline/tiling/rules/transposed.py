@@ -18,6 +18,7 @@ from halocline.tiling.boxes import Box, TransposedWindow, is_empty, shape
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.plain import all_for_tiles
+from halocline.tiling.rules.complex import in_parts
 from halocline.tiling.rules.convolution import as_autocast, check_image, hashable, tuples
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Grads, windowed
@@ -139,6 +140,8 @@ def _transposed(function: Callable[..., Tensor], dims: int) -> None:
         assert isinstance(input, TileTensor)
         if isinstance(weight, TileTensor) or isinstance(bias, TileTensor):
             raise untiled(function, (input, weight, bias), why="a kernel cannot be cut into tiles")
+        if input.dtype.is_complex:
+            return in_parts(function, input, weight, bias, stride, padding, output_padding, groups, dilation)
         if input.shape[-dims - 1] != weight.shape[0]:
             raise ValueError(
                 f"the kernel {tuple(weight.shape)} needs {weight.shape[0]} input channels but the tensor "

@@ -1,0 +1,55 @@
+"""Running values, differences, gradients and integrals along pixels and channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ranks import assert_exact, image
+from torch import Tensor
+
+GRIDS: tuple[Any, ...] = ({"grid": (1, 3)}, {"cuts": ((0, 6, 9), (0, 2, 3, 7)), "margin": 1})
+SHAPE = (2, 4, 9, 7)
+PLACES = {-1: image((7,)).cumsum(0), 1: image((4,)).cumsum(0)}
+
+ALONG: dict[str, Callable[[Tensor, int], Any]] = {
+    "cumsum": lambda x, d: [torch.cumsum(x, d), x.cumsum(dim=d), (x > 0).cumsum(d), torch.cumsum(x, axis=d)],
+    "cumsum in place": lambda x, d: [(x * 1).cumsum_(d), (x * 1).cumprod_(d)],
+    "cumprod": lambda x, d: [torch.cumprod(x, d), x.float().cumprod(d, dtype=torch.float64)],
+    "logcumsumexp": lambda x, d: torch.logcumsumexp(x, d),
+    "cummax": lambda x, d: [*torch.cummax(x, d), x.cummax(d).values, x.cummax(d).indices],
+    "cummin": lambda x, d: [*torch.cummin(x, d), *torch.cummin(x.sign(), d)],
+    "diff": lambda x, d: [torch.diff(x, dim=d), x.diff(2, d), torch.diff(x > 0, dim=d), torch.diff(x, 0, d)],
+    "diff of more": lambda x, d: torch.diff(x, dim=d, prepend=x.narrow(d, 0, 1), append=image(x.shape).narrow(d, 0, 2)),
+    "gradient": lambda x, d: [*torch.gradient(x, dim=d), *torch.gradient(x, spacing=0.5, dim=(d, 0))],
+    "gradient of places": lambda x, d: [
+        *torch.gradient(x, spacing=(PLACES[d],), dim=d),
+        *torch.gradient(x, spacing=[2.0, 3.0], dim=(2, d), edge_order=2),
+    ],
+    "trapezoid": lambda x, d: [torch.trapezoid(x, dim=d), torch.trapz(x, dx=0.3, dim=d)],
+    "trapezoid of places": lambda x, d: [torch.trapezoid(x, PLACES[d], dim=d), torch.trapezoid(x, x * 2, dim=d)],
+    "cumulative_trapezoid": lambda x, d: [
+        torch.cumulative_trapezoid(x, dim=d),
+        torch.cumulative_trapezoid(x, x, dim=d),
+    ],
+}
+
+
+@pytest.mark.parametrize("kwargs", GRIDS)
+@pytest.mark.parametrize("dim", [-1, 1])
+@pytest.mark.parametrize("name", ALONG)
+def test_equals_one_device(name: str, dim: int, kwargs: Any) -> None:
+    assert_exact(lambda x: ALONG[name](x, dim), SHAPE, **kwargs)
+
+
+def test_every_dim_and_sequences() -> None:
+    assert_exact(lambda x: [torch.cumsum(torch.cumsum(x, 2), 3), torch.gradient(x)], SHAPE, grid=(2, 2), tiled=True)
+    assert_exact(lambda x: [x.cumsum(-1), *x.cummax(-1), x.diff()], (2, 11), grid=(4,), tiled=True)
+    assert_exact(lambda x: [x.cumsum(0), x.diff()], (11,), grid=(3,), tiled=True)
+
+
+def test_places_may_have_a_gradient() -> None:
+    places = image((7,)).requires_grad_()
+    assert_exact(lambda x, p: torch.trapezoid(x, p), SHAPE, grid=(1, 3), plain=[places])

@@ -1,0 +1,75 @@
+"""Sorting, the largest few, looking up and counting, along pixels and channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ranks import assert_exact, image, on_threads
+from torch import Tensor
+
+from halocline import tiling
+from halocline.tiling import NoCommunication, UntiledOperation
+
+GRIDS: tuple[Any, ...] = ({"grid": (1, 3)}, {"cuts": ((0, 6, 9), (0, 2, 3, 7)), "margin": 1})
+SHAPE = (2, 4, 9, 7)
+
+ALONG: dict[str, Callable[[Tensor, int], Any]] = {
+    "sort": lambda x, d: [*torch.sort(x, d), *x.sort(dim=d, descending=True, stable=True), x.sort(d).values],
+    "argsort": lambda x, d: [torch.argsort(x, d), x.argsort(d, True), torch.argsort(x.sign(), dim=d, stable=True)],
+    "topk": lambda x, d: [*torch.topk(x, 3, d), *x.topk(2, dim=d, largest=False), x.topk(1, d).indices],
+    "kthvalue": lambda x, d: [*torch.kthvalue(x, 2, d)],
+}
+BOUNDS = torch.linspace(-1, 1, 5, dtype=torch.float64)
+OF_ALL: dict[str, Callable[[Tensor], Any]] = {
+    "msort": lambda x: [torch.msort(x), x.permute(3, 0, 1, 2).msort()],
+    "bucketize": lambda x: [torch.bucketize(x, BOUNDS), torch.bucketize(x, BOUNDS, right=True, out_int32=True)],
+    "searchsorted": lambda x: [torch.searchsorted(BOUNDS, x), torch.searchsorted(BOUNDS, x, side="right")],
+    "histc": lambda x: [torch.histc(x), x.histc(7), torch.histc(x, 5, -0.5, 1), torch.histc(x * 0, 3)],
+    "histogram": lambda x: [*torch.histogram(x, 5), *torch.histogram(x, BOUNDS, weight=x * x, density=True)],
+    "bincount": lambda x: torch.bincount((x.flatten() * 3).abs().long()),
+}
+
+
+@pytest.mark.parametrize("kwargs", GRIDS)
+@pytest.mark.parametrize("dim", [-1, 1])
+@pytest.mark.parametrize("name", ALONG)
+def test_along_a_dim_equals_one_device(name: str, dim: int, kwargs: Any) -> None:
+    assert_exact(lambda x: ALONG[name](x, dim), SHAPE, gradients=name != "argsort", **kwargs)
+
+
+@pytest.mark.parametrize("kwargs", GRIDS)
+@pytest.mark.parametrize("name", OF_ALL)
+def test_of_all_values_equals_one_device(name: str, kwargs: Any) -> None:
+    assert_exact(lambda x: OF_ALL[name](x), SHAPE, gradients=name == "msort", **kwargs)
+
+
+def test_counts_of_a_cut_line() -> None:
+    assert_exact(lambda x: torch.bincount((x * 3).abs().long(), minlength=9), (13,), grid=(3,), gradients=False)
+    assert_exact(lambda x: torch.bincount((x * 3).abs().long(), x), (13,), grid=(3,), gradients=False)
+
+
+def test_named_results_keep_their_names() -> None:
+    def sort(exchanger: tiling.ThreadExchanger) -> None:
+        x = tiling.tile(image(SHAPE), (1, 2), exchanger)
+        for found in (torch.sort(x, -1), torch.topk(x, 2, 1), torch.cummax(x, -1)):
+            assert isinstance(found.values, tiling.TileTensor) and found.indices.shape == found.values.shape
+
+    on_threads(2, sort)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.meshgrid(x, x, indexing="ij"),
+        lambda x: torch.searchsorted(x, torch.zeros(2, 4, 9, 1)),
+        lambda x: torch.searchsorted(torch.zeros(2, 4, 9, 3), x),
+        lambda x: torch.bucketize(torch.zeros(3), x),
+        lambda x: torch.sort(x, out=(x, x)),
+    ],
+)
+def test_tiles_as_tables_and_written_results_are_refused(call: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(UntiledOperation):
+        call(tiling.tile(image(SHAPE), (1, 2), NoCommunication(0, 2)))
