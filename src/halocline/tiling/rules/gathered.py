@@ -6,19 +6,50 @@ Exact, and as expensive in memory as one device. Knows no operator.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
+
+
+def whole(value: Any) -> Any:
+    """A tile gathered, tiles in lists and tuples too; anything else as it is."""
+    if isinstance(value, TileTensor):
+        return value.full()
+    if type(value) in (list, tuple):
+        return type(value)(whole(v) for v in value)
+    return value
+
+
+def on_wholes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`function` of the whole tensors: plain tensors, equal on every rank."""
+    return function(*map(whole, args), **{name: whole(value) for name, value in kwargs.items()})
 
 
 def on_whole(function: Callable[[Tensor], Tensor], x: TileTensor) -> TileTensor:
     """`function`, which keeps the shape, of the whole tensor; of the result only the owned pixels are kept."""
-    spec = x.spec.without_margin()
-    # A copy, so that the whole result does not stay in memory. Only this part's gradient flows back, so ranks' parts
-    # add up, for the tensor (gathered) as for the parameters that `function` uses.
-    return TileTensor.wrap(part_of(function(x.full()), spec).clone(), spec)
+    return recut(function(x.full()), x.spec.without_margin())
+
+
+def recut(plain: Tensor, spec: TileSpec) -> TileTensor:
+    """A whole tensor as tiles: a copy, so that the whole does not stay in memory.
+
+    Only this part's gradient flows back, so ranks' parts add up, for what was gathered as for the parameters used.
+    """
+    return TileTensor.wrap(part_of(plain, spec).clone(), spec)
+
+
+def held_part(tensor: Tensor, spec: TileSpec) -> Tensor:
+    """What is held under `spec` of a tensor, tile or plain, that broadcasts against the whole tile tensor."""
+    if not isinstance(tensor, TileTensor):
+        return part_of(tensor, spec)
+    given = tensor.spec
+    if given.dims == spec.dims and given.size == spec.size and given.exchanger is spec.exchanger:
+        return tensor.retiled(spec).local
+    return part_of(tensor.full(), spec)
 
 
 def cut_within(x: TileTensor, dim: int) -> bool:

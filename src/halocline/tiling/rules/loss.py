@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import _reduction as legacy
 
 from halocline.tiling.route import all_sum
-from halocline.tiling.rules.elementwise import align, part_of
+from halocline.tiling.rules.elementwise import align
+from halocline.tiling.rules.gathered import held_part
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -73,15 +74,6 @@ for _function in (
     _pixelwise(_function)
 
 
-def _part(target: Tensor, spec: TileSpec, function: Any) -> Tensor:
-    """What of the target lies under the tiles of `spec`; both are of the whole image's size."""
-    if not isinstance(target, TileTensor):
-        return part_of(target, spec)
-    if target.spec.dims != spec.dims or target.spec.size != spec.size or target.spec.exchanger is not spec.exchanger:
-        raise untiled(function, (target,), why=f"the target's tiles are not those of an image of size {spec.size}")
-    return target.retiled(spec).local
-
-
 def _classes(function: Any, input: Any, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
     """The owned input and target, the spec without the dim of classes, and whether the target is a class per pixel."""
     if not isinstance(input, TileTensor) or input.ndim < 2 or 1 in input.spec.positions(input.ndim):
@@ -96,7 +88,7 @@ def _classes(function: Any, input: Any, target: Tensor) -> tuple[Tensor, Tensor,
         )
     spec = input.spec.without_margin()
     pixels = spec.with_dims(tuple(d + 1 if d < 1 - input.ndim else d for d in spec.dims))
-    return input.owned, _part(target, pixels if by_class else spec, function), pixels, by_class
+    return input.owned, held_part(target, pixels if by_class else spec), pixels, by_class
 
 
 def _reduced(sums: Tensor, divisor: Tensor | float | None, spec: TileSpec) -> Tensor:

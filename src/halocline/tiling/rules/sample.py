@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from halocline.tiling.rules.attention import whole
+from halocline.tiling.rules.gathered import whole
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 
