@@ -1,8 +1,8 @@
 """Indexing and slicing, to read and to write.
 
 A slice of pixels stays where its pixels live: nothing moves. A single row or pixel, which has no dim to be cut in any
-more, is gathered. Pixels chosen by a tensor, an index or a mask, are chosen from the whole image: read, they are a plain
-tensor; written, each rank keeps its part of what the whole becomes. One value written under a mask needs no message.
+more, is gathered. Pixels chosen by an index or mask that is a tensor are chosen from the whole image: read, they are a
+plain tensor; written, each rank keeps its part of what the whole becomes. One value under a mask needs no message.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _indexed(function: Callable[..., Any], in_place: bool) -> None:
         source = args[0] if args else kwargs[names[0]] if names else None
         number = not isinstance(source, Tensor) or source.ndim == 0
         spec = within_pixels((input,) if number else (input, source), dim) if isinstance(input, TileTensor) else None
-        if spec is None or isinstance(source, TileTensor) and number:
+        if spec is None or (number and isinstance(source, TileTensor)):
             return written_whole(function, in_place, input, dim, index, *args, **kwargs)
         assert isinstance(input, TileTensor)
         if isinstance(source, Tensor):
