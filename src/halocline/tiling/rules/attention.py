@@ -6,6 +6,7 @@ fetches only its own. Attention with dropout is computed whole, as one device dr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -24,13 +25,15 @@ from halocline.tiling.tensor import TileTensor, rule, untiled
 
 def _looked_at(tensor: Tensor, queries: TileSpec, line: int, function: Any) -> Tensor:
     """What the queries held by each rank look at of keys, values or a mask: all of the dim `line` (negative), and of
-    the other dims in which queries are cut, if they are of the same size, what is held of the queries.
+    the other dims in which queries are cut, if they are of the same size, what is held of the queries. A plain tensor
+    is one of `_shared`.
     """
 
     def interval(held: Box, dim: int, size: int) -> Interval:
         axis = queries.dims.index(dim) if dim in queries.dims and dim != line else None
         return (0, size) if axis is None or queries.size[axis] != size else held[axis]
 
+    part: Tensor = tensor
     done: tuple[int, ...] = ()
     if isinstance(tensor, TileTensor):
         spec, done = tensor.spec, tensor.spec.dims
@@ -38,8 +41,6 @@ def _looked_at(tensor: Tensor, queries: TileSpec, line: int, function: Any) -> T
             raise untiled(function, (tensor,), why="the tiles belong to different groups of ranks")
         need = [tuple(interval(held, d, n) for d, n in zip(spec.dims, spec.size)) for held in queries.have]
         part = move(tensor.local, spec.own, need, spec.exchanger, spec.dims, spec.held)
-    else:
-        part = for_tiles(tensor, queries.exchanger)
     for dim in queries.dims:
         if dim not in done and part.ndim >= -dim:
             start, stop = interval(queries.held, dim, part.shape[dim])
@@ -47,9 +48,15 @@ def _looked_at(tensor: Tensor, queries: TileSpec, line: int, function: Any) -> T
     return part
 
 
+def _shared(values: Sequence[Any], spec: TileSpec) -> list[Any]:
+    """Plain tensors among the arguments of a call, to be used on what each rank holds; before anything is exchanged."""
+    plain = [isinstance(v, Tensor) and not isinstance(v, TileTensor) for v in values]
+    return [for_tiles(v, spec.exchanger) if p else v for v, p in zip(values, plain)]
+
+
 def _recut(out: Tensor, spec: TileSpec, dims: tuple[int, ...]) -> Tensor:
     """A whole result as tiles, if it is of the tiles' size in the dims that are now theirs."""
-    spec = moved(spec.without_margin(), dims)
+    spec = moved(spec, dims)
     return recut(out, spec) if all(out.shape[d] == n for d, n in zip(spec.dims, spec.size)) else out
 
 
@@ -74,9 +81,11 @@ def scaled_dot_product_attention(
     wider = any(t.ndim >= -d and t.shape[d] > n for t in (key, value) for d, n in zip(spec.dims, spec.size) if d != -2)
     if dropout_p > 0.0 or -1 in spec.dims or wider or (enable_gqa and -3 in spec.dims):
         return _recut(on_wholes(run, query, key, value, attn_mask, is_causal=is_causal), spec, spec.dims)
-    mask = None if attn_mask is None else _looked_at(attn_mask, spec, -1, function)
+    again = value is key
+    key, value, mask = _shared((key, value, attn_mask), spec)
+    mask = None if mask is None else _looked_at(mask, spec, -1, function)
     keys = _looked_at(key, spec, -2, function)
-    values = keys if value is key else _looked_at(value, spec, -2, function)
+    values = keys if again else _looked_at(value, spec, -2, function)
     if is_causal and -2 in spec.dims:
         if mask is not None:
             raise ValueError("give one of attn_mask and is_causal")
@@ -111,14 +120,15 @@ def multi_head_attention_forward(
         values = keys if value is key else whole(value)
         out, weights = on_wholes(function, queries, keys, values, **given)
         return _recut(out, spec, spec.dims), None if weights is None else _recut(weights, spec, scores)
+    again, line = value is key, -query.ndim
+    key, value, *shared = _shared((key, value, *map(whole, given.values())), spec)
+    given = dict(zip(given, shared))
     masks = _masks(given, query, function)
-    given = {n: for_tiles(v, spec.exchanger) if isinstance(v, Tensor) else v for n, v in given.items()}
     if query.local.numel():
         given.update(masks)
     given["is_causal"] = False  # only a hint that the mask given is causal, and untrue of a part of it
-    line = -query.ndim
     keys = _looked_at(key, spec, line, function)
-    values = keys if value is key else _looked_at(value, spec, line, function)
+    values = keys if again else _looked_at(value, spec, line, function)
     out, weights = function(query.local, keys, values, **given)
     if not query.local.numel():  # without masks, of which torch cannot tell the shape; but their gradient is awaited
         out = out + sum(0.0 * mask.sum() for mask in masks.values() if mask is not None and mask.requires_grad)
@@ -129,14 +139,13 @@ def _masks(given: dict[str, Any], query: TileTensor, function: Any) -> dict[str,
     """The masks for the queries held, taken out of the arguments given."""
     spec, mask, ignored = query.spec, given.pop("attn_mask", None), given.pop("key_padding_mask", None)
     if ignored is not None:  # (batch, keys), or (keys)
-        ignored = _looked_at(whole(ignored), spec, -1, function)
+        ignored = _looked_at(ignored, spec, -1, function)
     if mask is not None:  # (queries, keys), or (batch * heads, queries, keys)
-        mask = whole(mask)
-        flat = mask.ndim == 3 and query.ndim == 3
-        if flat:
+        by_sample = mask.ndim == 3 and query.ndim == 3
+        if by_sample:
             mask = mask.unflatten(0, (query.shape[1], -1))
         places = {-3: -2, -2: -4, -1: -1}
         rows = moved(spec, tuple(places[d] for d in spec.dims)) if query.ndim == 3 else spec
         mask = _looked_at(mask, rows, -1, function)
-        mask = mask.flatten(0, 1) if flat else mask
+        mask = mask.flatten(0, 1) if by_sample else mask
     return {"attn_mask": mask, "key_padding_mask": ignored}

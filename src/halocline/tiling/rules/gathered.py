@@ -31,14 +31,15 @@ def on_wholes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def on_whole(function: Callable[[Tensor], Tensor], x: TileTensor) -> TileTensor:
     """`function`, which keeps the shape, of the whole tensor; of the result only the owned pixels are kept."""
-    return recut(function(x.full()), x.spec.without_margin())
+    return recut(function(x.full()), x.spec)
 
 
 def recut(plain: Tensor, spec: TileSpec) -> TileTensor:
-    """A whole tensor as tiles: a copy, so that the whole does not stay in memory.
+    """What this rank owns of a whole tensor: a copy, so that the whole does not stay in memory.
 
     Only this part's gradient flows back, so ranks' parts add up, for what was gathered as for the parameters used.
     """
+    spec = spec.without_margin()
     return TileTensor.wrap(part_of(plain, spec).clone(), spec)
 
 
