@@ -86,6 +86,8 @@ AMONG_PIXELS: dict[str, Call] = {
     "nonzero": lambda x: (torch.nonzero(x > 0), x.sum()),
     "nonzero as a tuple": lambda x: (*(x > 0).nonzero(as_tuple=True), x.sum()),
     "argwhere": lambda x: (torch.argwhere(x > 0), x.sum()),
+    "unique": lambda x: (*torch.unique(classes(x), return_inverse=True, return_counts=True), x.sum()),
+    "unique_consecutive": lambda x: (classes(x).unique_consecutive(), x.sum()),
     "the best pixels": lambda x: x.flatten(1).topk(5, 1),
 }
 

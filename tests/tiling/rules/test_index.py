@@ -1,6 +1,7 @@
 """Slices of pixels stay tiles where their pixels live; writing into them reaches the same pixels as on one device."""
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 import torch
@@ -171,6 +172,41 @@ def test_a_table_read_by_the_class_of_each_pixel() -> None:
             plain=[rows, weights],
             tiled=True,
         )
+
+
+def some_key(chance: Random, shape: tuple[int, ...]) -> tuple[object, ...]:
+    """Slices, numbers, new dims, indices and masks, as they come."""
+    items: list[object] = []
+    lists = 0
+    for n in shape:
+        kind = chance.randrange(9)
+        if kind == 0:
+            items.append(None)
+        if kind < 3:
+            ends = [chance.choice([None, chance.randint(-n, n)]) for _ in range(2)]
+            items.append(slice(*ends, chance.choice([None, 2, 3])))
+        elif kind < 5:
+            items.append(chance.randrange(-n, n))
+        elif kind == 5 and not lists:
+            items.append(torch.tensor([chance.random() < 0.5 for _ in range(n)]))
+            lists = 2
+        elif kind == 6 and lists < 2:
+            items.append(torch.tensor([chance.randrange(-n, n) for _ in range(2)]).view(chance.choice([(2,), (2, 1)])))
+            lists = 1
+        else:
+            items.append(slice(None))
+    return tuple(items)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_key_reads_and_writes_as_on_one_device(seed: int) -> None:
+    chance = Random(seed)
+    for _ in range(3):
+        key = some_key(chance, SHAPE)
+        margin = chance.choice([0, 2])
+        value = image(torch.zeros(SHAPE)[key].shape[chance.randint(0, 2) :], 3)
+        assert_exact(lambda x, key=key: x[key], SHAPE, grid=(2, 2), margin=margin)
+        assert_exact(write(key, value), SHAPE, cuts=[[0, 1, 7], [0, 9]], margin=margin)  # type: ignore[arg-type]
 
 
 def test_what_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Values chosen by other values, to read: gather, take, nonzero and masked_select.
+"""Values chosen by other values, to read: gather, take, nonzero, unique and masked_select.
 
 Chosen within each pixel (a class per pixel) they stay tiles; what chooses among pixels is computed on the whole image
 and is a plain tensor. An index or mask may be a tile, or plain and of the whole image's size. Writing is in scatter.py.
@@ -73,6 +73,7 @@ def _listed(*functions: Callable[..., Any]) -> None:
 
 _listed(torch.masked_select, Tensor.masked_select, torch.take, Tensor.take)
 _listed(torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere)
+_listed(torch.unique, Tensor.unique, torch.unique_consecutive, Tensor.unique_consecutive)
 
 
 def _where(function: Callable[..., Any]) -> None:

@@ -17,7 +17,7 @@ from torch.nn import _reduction as legacy
 
 from halocline.tiling.route import all_sum
 from halocline.tiling.rules.elementwise import align
-from halocline.tiling.rules.gathered import held_part
+from halocline.tiling.rules.gathered import held_part, on_wholes
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -74,12 +74,14 @@ for _function in (
     _pixelwise(_function)
 
 
-def _classes(function: Any, input: Any, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
+def _by_class(input: Tensor) -> bool:
+    """Whether an input is a tile of (batch, classes, pixels), its classes uncut, whose pixels can be judged apart."""
+    return isinstance(input, TileTensor) and input.ndim > 1 and 1 not in input.spec.positions(input.ndim)
+
+
+def _classes(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
     """The owned input and target, the spec without the dim of classes, and whether the target is a class per pixel."""
-    if not isinstance(input, TileTensor) or input.ndim < 2 or 1 in input.spec.positions(input.ndim):
-        raise untiled(
-            function, (input, target), why="its input must be a tile of (batch, classes, pixels), its classes uncut"
-        )
+    assert isinstance(input, TileTensor)
     whole = tuple(input.shape)
     by_class = target.ndim == input.ndim - 1
     if tuple(target.shape) != (whole[:1] + whole[2:] if by_class else whole):
@@ -124,7 +126,10 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
-    owned, part, spec, by_class = _classes(F.cross_entropy, input, target)
+    if not _by_class(input):
+        options = {"ignore_index": ignore_index, "reduction": reduction, "label_smoothing": label_smoothing}
+        return on_wholes(F.cross_entropy, input, target, weight, **options)
+    owned, part, spec, by_class = _classes(input, target)
 
     def local(reduction: str) -> Tensor:
         return F.cross_entropy(
@@ -152,7 +157,9 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
-    owned, part, spec, by_class = _classes(F.nll_loss, input, target)
+    if not _by_class(input):
+        return on_wholes(F.nll_loss, input, target, weight, ignore_index=ignore_index, reduction=reduction)
+    owned, part, spec, by_class = _classes(input, target)
     if not by_class:
         raise ValueError(f"nll_loss wants a class per pixel, but got a target of shape {tuple(target.shape)}")
     if reduction == "none":
