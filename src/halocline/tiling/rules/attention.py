@@ -78,7 +78,8 @@ def scaled_dot_product_attention(
         return on_wholes(run, query, key, value, attn_mask, is_causal=is_causal)
     spec = query.spec
     # Keys with samples, or heads, of their own for queries that have one in a cut dim, or that share heads.
-    wider = any(t.ndim >= -d and t.shape[d] > n for t in (key, value) for d, n in zip(spec.dims, spec.size) if d != -2)
+    others = [t for t in (key, value, attn_mask) if t is not None]
+    wider = any(t.ndim >= -d and t.shape[d] > n for t in others for d, n in zip(spec.dims, spec.size) if d != -2)
     if dropout_p > 0.0 or -1 in spec.dims or wider or (enable_gqa and -3 in spec.dims):
         return _recut(on_wholes(run, query, key, value, attn_mask, is_causal=is_causal), spec, spec.dims)
     again = value is key
