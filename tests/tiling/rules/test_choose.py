@@ -76,6 +76,8 @@ AMONG_PIXELS: dict[str, Call] = {
     "rows of a sample": lambda x: x[1, ..., SECOND % 7, :],
     "no pixels": lambda x: x[:, :, 3:3],
     "a row of no pixels": lambda x: x[..., 2, 9:],
+    "narrow to no pixels": lambda x: x.narrow(3, 9, 0),
+    "a split with an empty part": lambda x: torch.tensor_split(x, (0, 3), 2),
     "index_select of rows": lambda x: x.index_select(2, FIRST),
     "gather of rows": lambda x: x.gather(2, CLASSES[:, None]),
     "gather by a smaller index": lambda x: x.gather(1, FEWER),

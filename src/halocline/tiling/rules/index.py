@@ -74,28 +74,28 @@ Plain = tuple[int | tuple[Any, ...] | str | None, ...]
 
 def read(input: TileTensor, key: Any, function: Any) -> Read | None:
     """Sort out an index; one without tensors is sorted out once. None if it chooses pixels otherwise than by slices."""
-    if find_tiles((key,)):
-        return None
     plain: list[Any] = []
     for item in key if type(key) is tuple else (key,):
         kind = type(item)
         if kind is slice:
             bounds = (item.start, item.stop, item.step)
             if any(isinstance(b, Tensor) for b in bounds):  # its value may change
-                return _read(input, key, function)
+                break
             plain.append(bounds)
         elif kind is int or item is None:
             plain.append(item)
         elif item is Ellipsis:
             plain.append("...")
         else:
-            return _read(input, key, function)
-    return _read_plain(input.spec, input.ndim, tuple(plain)) or _read(input, key, function)
+            break
+    else:
+        return _read_plain(input.spec, input.ndim, tuple(plain)) or _read(input, key, function)
+    return None if find_tiles((key,)) else _read(input, key, function)
 
 
 @lru_cache(maxsize=4096)
 def _read_plain(spec: TileSpec, ndim: int, plain: Plain) -> Read | None:
-    """None for an index that must be refused, which needs the tensor to say why."""
+    """None for an index that leaves no pixels, or that must be refused, which needs the tensor to say why."""
     key = tuple(slice(*i) if isinstance(i, tuple) else Ellipsis if i == "..." else i for i in plain)
     stand_in = TileTensor.wrap(torch.empty(spec.local_shape((1,) * ndim), device="meta"), spec)
     try:
@@ -251,16 +251,13 @@ def _marked(input: TileTensor, key: Any, value: Any) -> bool:
 # ----------------------------------------------------------------------------------------------- the same by functions
 
 
-def sliced(input: TileTensor, dim: int, start: int, stop: int) -> TileTensor:
+def sliced(input: TileTensor, dim: int, start: int, stop: int) -> Tensor:
     """Pixels, channels or samples [start, stop) of a dim."""
-    key = (slice(None),) * from_front(dim, input.ndim) + (slice(start, stop),)
-    out = getitem(input, key)
-    assert isinstance(out, TileTensor)
-    return out
+    return getitem(input, (slice(None),) * from_front(dim, input.ndim) + (slice(start, stop),))
 
 
 @rule(torch.narrow, Tensor.narrow, torch.narrow_copy, Tensor.narrow_copy)
-def narrow(input: TileTensor, dim: int, start: Any, length: int) -> TileTensor:
+def narrow(input: TileTensor, dim: int, start: Any, length: int) -> Tensor:
     size = input.shape[dim]
     first = int(start) + size if int(start) < 0 else int(start)
     if not (0 <= first and first + length <= size):
