@@ -85,6 +85,7 @@ PIXELWISE: dict[str, Callable[..., Tensor]] = {
     "hinge": lambda x, t, **k: F.hinge_embedding_loss(x, t.sign(), **k),
     "poisson": lambda x, t, **k: F.poisson_nll_loss(x, t.abs(), full=True, **k),
     "gaussian": lambda x, t, **k: F.gaussian_nll_loss(x, t, x.exp(), full=True, **k),
+    "gaussian, a variance per row": lambda x, t, **k: F.gaussian_nll_loss(x, t, x[..., :1].exp(), **k),
     "gaussian, clamped": lambda x, t, **k: F.gaussian_nll_loss(x, t, t.exp(), eps=0.7, **k),
 }
 

@@ -179,9 +179,10 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """Written out, as torch looks at the values of the variance and at its shape. The clamp has no gradient."""
     constant = 0.5 * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64)).item() if full else 0.0
+    reduction = _reduction({"reduction": reduction})
     if not isinstance(var, Tensor):
         raise untiled(F.gaussian_nll_loss, (input, target, var), why="give the variance as a tensor")
-    if not (isinstance(var, TileTensor) or var.shape == input.shape or var.ndim == 0):
+    if var.ndim and var.shape not in (input.shape, (*input.shape[:-1], 1)):  # torch takes (*shape[:-1],), too
         raise untiled(F.gaussian_nll_loss, (input, target, var), why="the variance must be of the input's shape")
     var = var + (var.detach().clamp(min=eps) - var.detach())
     out = 0.5 * (torch.log(var) + (input - target) ** 2 / var) + constant
