@@ -99,3 +99,24 @@ def test_fused_layers_send_fewer_and_wider_messages() -> None:
     for n, (exchanges, messages, sent) in expected.items():
         for traffic in count(fused(n), (1, 1, 16, 12), (2, 1)):
             assert (traffic.exchanges, traffic.messages, traffic.bytes) == (exchanges, messages, sent), n
+
+
+def test_attention_along_rows_fetches_only_the_rest_of_its_own_rows() -> None:
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        x = x.permute(0, 2, 3, 1)
+        return F.scaled_dot_product_attention(x, 2 * x, x - 1)
+
+    for traffic in count(rows, (1, 4, 8, 6), (2, 2)):
+        # Keys and values of 4 rows and 3 columns go to the one neighbour in the same rows.
+        assert (traffic.messages, traffic.bytes) == (2, 2 * 4 * 3 * 4 * 8)
+
+
+def test_choosing_and_writing_a_class_per_pixel_sends_nothing() -> None:
+    target = image((2, 1, 12, 10), 1).abs().long() % 3
+
+    def classes(x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros_like(x).scatter_(1, target, 1.0) * x.gather(1, target)
+        y[target.expand_as(y) == 1] = 0.0
+        return y
+
+    assert all(traffic.exchanges == traffic.reductions == 0 for traffic in count(classes, (2, 3, 12, 10), (2, 2)))

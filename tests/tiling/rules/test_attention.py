@@ -1,6 +1,7 @@
 """Attention with tiled queries, keys or values equals one device's."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from ranks import assert_exact, image, on_processes
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.tiling import TileTensor, UntiledOperation
+from halocline.tiling import TileTensor
 
 LINE = [[0, 2, 7, 11]]
 
@@ -126,9 +127,121 @@ def test_dropout_is_one_devices() -> None:
     on_processes(2, dropout_on_a_process)
 
 
-def test_cut_channels_are_refused() -> None:
-    x = tiling.tile(torch.zeros(2, 3, 4, 6), (1, 2), tiling.NoCommunication(0, 2))
-    with pytest.raises(UntiledOperation, match="channels, dim -1, are cut"):
-        F.scaled_dot_product_attention(x, x, x)
-    with pytest.raises(UntiledOperation, match="only the sequence, dim 0, or the batch may be cut"):
-        nn.MultiheadAttention(6, 2)(x[0], x[0], x[0])
+def test_channels_that_are_cut_are_gathered() -> None:
+    assert_exact(lambda x: F.scaled_dot_product_attention(x, 2 * x, x * x), (2, 3, 4, 6), grid=(1, 2), tiled=True)
+    assert_exact(lambda x: F.scaled_dot_product_attention(x, x, x[..., :4]), (2, 3, 4, 6), grid=(2, 1), tiled=False)
+    assert_exact(lambda x: F.scaled_dot_product_attention(x, x, x), (2, 3, 4, 6), grid=(2, 2), margin=1)
+
+    class Pixels(Attention):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            return self.attention(x[0], x[1], x[1])
+
+    assert_exact(Pixels(), (2, 3, 4, 6), grid=(2, 2))
+
+
+BROADCAST: dict[str, Callable[[Tensor], Tensor]] = {
+    "keys of other samples": lambda x: F.scaled_dot_product_attention(rows(x)[:, :1], rows(x), rows(x)),
+    "plain keys": lambda x: F.scaled_dot_product_attention(rows(x), image((7, 5, 3)), image((7, 5, 4))),
+    "one line of plain keys": lambda x: F.scaled_dot_product_attention(rows(x), image((5, 3)), image((1, 5, 4))),
+    "other keys": lambda x: F.scaled_dot_product_attention(rows(x), rows(x)[:, :, 2:8], rows(x).flip(1)[:, :, 3:]),
+    "a mask per row": lambda x: F.scaled_dot_product_attention(rows(x), rows(x), rows(x), image((7, 9, 9), 3)),
+    "a mask of all rows": lambda x: F.scaled_dot_product_attention(rows(x), rows(x), rows(x), image((1, 9), 3) > 0),
+    "a mask of tiles": lambda x: F.scaled_dot_product_attention(rows(x), rows(x), rows(x), (x[:, 0] > 9)[..., None, :]),
+    "shared heads": lambda x: F.scaled_dot_product_attention(
+        rows(x).unsqueeze(1).repeat(1, 2, 1, 1, 1).transpose(1, 2), *[rows(x).unsqueeze(2)] * 2, enable_gqa=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+def test_keys_and_masks_of_other_shapes(name: str) -> None:
+    for cuts in AXES:
+        assert_exact(BROADCAST[name], (2, 3, 7, 9), cuts=cuts, dims=(-2, -1))
+
+
+AXES = [[[0, 2, 7], [0, 4, 9]], [[0, 7], [0, 1, 9]], [[0, 3, 4, 7], [0, 9]], [[0, 2, 2, 7], [0, 9]]]
+
+
+class Axial(nn.Module):
+    """Attention along the columns and then along the rows of an image, by sequences of pixels."""
+
+    def __init__(self, first: bool, layer: bool = False, **kwargs: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.kwargs = first, kwargs
+        self.attend = nn.ModuleList(
+            nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=first)
+            if layer
+            else nn.MultiheadAttention(4, 2, batch_first=first)
+            for _ in range(2)
+        )
+
+    def along(self, attend: nn.Module, x: Tensor) -> Tensor:
+        """Over dim 1 of (batch, sequence, other, channels)."""
+        b, n, m, c = x.shape
+        if self.first:
+            y = x.permute(0, 2, 1, 3).reshape(b * m, n, c)
+        else:
+            y = x.transpose(0, 1).reshape(n, b * m, c)
+        y = attend(y, y, y, **self.kwargs)[0] if isinstance(attend, nn.MultiheadAttention) else attend(y)
+        if self.first:
+            return y.reshape(b, m, n, c).permute(0, 2, 1, 3)
+        return y.reshape(n, b, m, c).transpose(0, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.permute(0, 2, 3, 1)
+        x = x + self.along(self.attend[0], x)
+        x = x.transpose(1, 2)
+        x = x + self.along(self.attend[1], x)
+        return x.permute(0, 3, 2, 1)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    "module",
+    [Axial(True), Axial(False), Axial(False, need_weights=False), Axial(True, layer=True), Axial(False, layer=True)],
+)
+def test_axial_attention(module: nn.Module, batch: int) -> None:
+    for cuts in AXES:
+        assert_exact(module, (batch, 4, 7, 9), cuts=cuts, dims=(-2, -1), tolerance=1e-11)
+    assert_exact(module.eval(), (batch, 4, 7, 9), cuts=AXES[0], gradients=False)
+
+
+def test_axial_attention_of_a_square_of_as_many_channels() -> None:
+    for first in (True, False):
+        assert_exact(Axial(first), (1, 4, 4, 4), grid=(2, 2), margin=1)
+
+
+class Masked(nn.Module):
+    """Rows of one image as sequences (first dim) or as samples, with masks of both kinds and weights."""
+
+    def __init__(self, dims: tuple[int, ...], heads: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention, self.dims, self.heads = nn.MultiheadAttention(4, 2, add_zero_attn=True), dims, heads
+        self.bias = nn.Parameter(torch.randn(18 if dims[0] == 2 else 14, *(7, 7) if dims[0] == 2 else (9, 9)))
+
+    def forward(self, x: Tensor) -> Any:
+        x = x[0].permute(self.dims[0] - 1, self.dims[1] - 1, 0)
+        ignored = image((x.shape[1], x.shape[0]), 2)
+        both = self.attention(x, x, x, ignored, attn_mask=self.bias, average_attn_weights=not self.heads)
+        return *both, self.attention(x, x * 2, x, attn_mask=self.bias[0], average_attn_weights=self.heads)
+
+
+@pytest.mark.parametrize("heads", [True, False])
+@pytest.mark.parametrize("dims", [(2, 3), (3, 2)])
+def test_masks_and_weights_of_sequences_side_by_side(dims: tuple[int, ...], heads: bool) -> None:
+    for cuts in AXES:
+        assert_exact(Masked(dims, heads), (1, 4, 7, 9), cuts=cuts, dims=(-2, -1), tiled=True)
+
+
+def test_keys_cut_in_another_dim_than_the_queries() -> None:
+    """Equal cuts of the sequence are no cuts of the batch."""
+
+    class Crossed(Attention):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            y = x[0].permute(1, 2, 0)
+            return self.attention(y, y.transpose(0, 1), y.transpose(0, 1), need_weights=False)
+
+    assert_exact(Crossed(), (1, 6, 8, 8), grid=(2, 2))
+    assert_exact(Crossed(), (1, 6, 8, 8), grid=(1, 2))

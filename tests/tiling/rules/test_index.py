@@ -1,6 +1,7 @@
 """Slices of pixels stay tiles where their pixels live; writing into them reaches the same pixels as on one device."""
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 import torch
@@ -173,23 +174,45 @@ def test_a_table_read_by_the_class_of_each_pixel() -> None:
         )
 
 
+def some_key(chance: Random, shape: tuple[int, ...]) -> tuple[object, ...]:
+    """Slices, numbers, new dims, indices and masks, as they come."""
+    items: list[object] = []
+    lists = 0
+    for n in shape:
+        kind = chance.randrange(9)
+        if kind == 0:
+            items.append(None)
+        if kind < 3:
+            ends = [chance.choice([None, chance.randint(-n, n)]) for _ in range(2)]
+            items.append(slice(*ends, chance.choice([None, 2, 3])))
+        elif kind < 5:
+            items.append(chance.randrange(-n, n))
+        elif kind == 5 and not lists:
+            items.append(torch.tensor([chance.random() < 0.5 for _ in range(n)]))
+            lists = 2
+        elif kind == 6 and lists < 2:
+            items.append(torch.tensor([chance.randrange(-n, n) for _ in range(2)]).view(chance.choice([(2,), (2, 1)])))
+            lists = 1
+        else:
+            items.append(slice(None))
+    return tuple(items)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_key_reads_and_writes_as_on_one_device(seed: int) -> None:
+    chance = Random(seed)
+    for _ in range(3):
+        key = some_key(chance, SHAPE)
+        margin = chance.choice([0, 2])
+        value = image(torch.zeros(SHAPE)[key].shape[chance.randint(0, 2) :], 3)
+        assert_exact(lambda x, key=key: x[key], SHAPE, grid=(2, 2), margin=margin)
+        assert_exact(write(key, value), SHAPE, cuts=[[0, 1, 7], [0, 9]], margin=margin)  # type: ignore[arg-type]
+
+
 def test_what_is_refused() -> None:
     x = tiling.tile(torch.zeros(SHAPE), (2, 2), NoCommunication(0, 4))
-    rows = torch.tensor([0, 1])
-    for call in (
-        lambda: x[:, :, rows],
-        lambda: x[x > 0],
-        lambda: x[..., 3:3],
-        lambda: x.index_select(2, rows),
-        lambda: torch.zeros(SHAPE)[x > 0],
-        lambda: x.__setitem__(x > 0, 0.0),
-        lambda: x.__setitem__((0, 0, 0), torch.zeros(9)),
-        lambda: torch.gather(x, 2, (x > 0).long()),
-        lambda: x.masked_select(x > 0),
-        lambda: torch.take(x, rows),
-    ):
-        with pytest.raises(UntiledOperation):
-            call()
+    with pytest.raises(UntiledOperation, match="True and False"):
+        x[True]
     with pytest.raises(IndexError, match="pixel 7 is out of range for 7 pixels"):
         x[:, :, 7]
     with pytest.raises(IndexError, match="5 dims"):

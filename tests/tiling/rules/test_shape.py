@@ -1,5 +1,10 @@
 """Permuting, reshaping, squeezing, repeating: tiles while the image's dims stay dims, a gathered tensor otherwise."""
 
+from collections.abc import Callable
+from functools import reduce
+from math import prod
+from random import Random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -101,6 +106,43 @@ def test_writing_through_a_view_reaches_the_tile() -> None:
         return x
 
     assert_exact(run, SHAPE, grid=(2, 2))
+
+
+def some_chain(chance: Random, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    """Permutations, merged, split, dropped and added dims, as they come."""
+    steps: list[Callable[[Tensor], Tensor]] = []
+    for _ in range(chance.randint(2, 6)):
+        ndim = len(shape)
+        first = chance.randrange(ndim)
+        last = chance.randint(first, min(first + 1, ndim - 1))
+        match chance.randrange(5):
+            case 0:
+                order = chance.sample(range(ndim), ndim)
+                steps.append(lambda x, order=order: x.permute(order))
+                shape = tuple(shape[d] for d in order)
+                continue
+            case 1:
+                shape = (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :])
+            case 2:
+                factor = chance.choice([n for n in range(1, shape[first] + 1) if shape[first] % n == 0])
+                shape = (*shape[:first], factor, shape[first] // factor, *shape[first + 1 :])
+            case 3:
+                shape = (*shape[:first], 1, *shape[first:])
+            case _:
+                shape = tuple(chance.sample(shape, ndim))  # other sizes for the same values
+        steps.append(lambda x, shape=shape: x.reshape(shape))
+    return lambda x: reduce(lambda y, step: step(y), steps, x)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_chain_of_shapes(seed: int) -> None:
+    """Equal sizes, one sample and one pixel leave it open which dim is which; no choice may give other values."""
+    chance = Random(seed)
+    shape = (chance.choice([1, 1, 2]), chance.choice([1, 2, 4]), chance.choice([1, 2, 4]), chance.choice([1, 4, 6]))
+    cuts = [sorted([0, chance.randint(0, n), n]) for n in shape[2:]]
+    for _ in range(3):
+        chain = some_chain(chance, shape)
+        assert_exact(chain, shape, cuts=cuts, dims=(-2, -1), margin=chance.choice([0, 1]))
 
 
 def test_what_is_refused() -> None:

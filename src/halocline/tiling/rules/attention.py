@@ -1,12 +1,12 @@
-"""Attention whose queries are tiles: each rank answers its own queries, from keys and values gathered over all ranks.
+"""Attention whose queries are tiles: each rank answers the queries it holds, from all the keys and values they look at.
 
-Exact; the scores, the largest tensor by far, stay cut. Attention with dropout is computed whole, as one device draws
-it. Knows nothing of messages.
+Exact; the scores, the largest tensor by far, stay cut. Where sequences lie side by side (rows of an image) a rank
+fetches only its own. Attention with dropout is computed whole, as one device draws it. Knows nothing of messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -15,25 +15,50 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from halocline.tiling.plain import all_for_tiles, cut, for_tiles
-from halocline.tiling.rules.elementwise import align, part_of
-from halocline.tiling.rules.gathered import cut_within
+from halocline.tiling.boxes import Box, Interval
+from halocline.tiling.plain import for_tiles
+from halocline.tiling.route import move
+from halocline.tiling.rules.gathered import on_wholes, recut, whole
+from halocline.tiling.rules.shape import moved
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 
-def whole(tensor: Any) -> Any:
-    """The whole of a tile; anything else as it is."""
-    return tensor.full() if isinstance(tensor, TileTensor) else tensor
+def _looked_at(tensor: Tensor, queries: TileSpec, line: int, function: Any) -> Tensor:
+    """What the queries held by each rank look at of keys, values or a mask: all of the dim `line` (negative), and of
+    the other dims in which queries are cut, if they are of the same size, what is held of the queries. A plain tensor
+    is one of `_shared`.
+    """
+
+    def interval(held: Box, dim: int, size: int) -> Interval:
+        axis = queries.dims.index(dim) if dim in queries.dims and dim != line else None
+        return (0, size) if axis is None or queries.size[axis] != size else held[axis]
+
+    part: Tensor = tensor
+    done: tuple[int, ...] = ()
+    if isinstance(tensor, TileTensor):
+        spec, done = tensor.spec, tensor.spec.dims
+        if spec.exchanger is not queries.exchanger:
+            raise untiled(function, (tensor,), why="the tiles belong to different groups of ranks")
+        need = [tuple(interval(held, d, n) for d, n in zip(spec.dims, spec.size)) for held in queries.have]
+        part = move(tensor.local, spec.own, need, spec.exchanger, spec.dims, spec.held)
+    for dim in queries.dims:
+        if dim not in done and part.ndim >= -dim:
+            start, stop = interval(queries.held, dim, part.shape[dim])
+            part = part.narrow(dim, start, stop - start)
+    return part
 
 
-def copied(tensor: Tensor, spec: TileSpec) -> Tensor:
-    """The whole of a tile or of a plain tensor, to be used with what ranks hold under `spec`."""
-    return tensor.everywhere() if isinstance(tensor, TileTensor) else for_tiles(tensor, spec.exchanger)
+def _shared(values: Sequence[Any], spec: TileSpec) -> list[Any]:
+    """Plain tensors among the arguments of a call, to be used on what each rank holds; before anything is exchanged."""
+    plain = [isinstance(v, Tensor) and not isinstance(v, TileTensor) for v in values]
+    return [for_tiles(v, spec.exchanger) if p else v for v, p in zip(values, plain)]
 
 
-def _recut(out: Tensor, spec: TileSpec) -> TileTensor:
-    return TileTensor.wrap(cut(out, spec), spec)
+def _recut(out: Tensor, spec: TileSpec, dims: tuple[int, ...]) -> Tensor:
+    """A whole result as tiles, if it is of the tiles' size in the dims that are now theirs."""
+    spec = moved(spec, dims)
+    return recut(out, spec) if all(out.shape[d] == n for d, n in zip(spec.dims, spec.size)) else out
 
 
 @rule(F.scaled_dot_product_attention)
@@ -47,32 +72,29 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Over the dims (..., sequence, channels) of a tile that is cut in its sequence, or in dims before it only."""
-    run = partial(F.scaled_dot_product_attention, dropout_p=dropout_p, scale=scale, enable_gqa=enable_gqa)
+    """Over the dims (..., sequence, channels)."""
+    function = F.scaled_dot_product_attention
+    run = partial(function, dropout_p=dropout_p, scale=scale, enable_gqa=enable_gqa)
     if not isinstance(query, TileTensor):  # queries that every rank has
-        return run(query, whole(key), whole(value), whole(attn_mask), is_causal=is_causal)
-    if cut_within(query, -1):
-        raise untiled(F.scaled_dot_product_attention, (query, key, value), why="the channels, dim -1, are cut")
-    cut = [d for d in query.spec.dims if cut_within(query, d)]
-    alike = all(isinstance(t, TileTensor) and t.spec == query.spec for t in (key, value))
-    if dropout_p == 0.0 and -2 not in cut and alike and not isinstance(attn_mask, TileTensor):
-        # Each row attends within itself, as with windows, or rows of the image, in dims of their own.
-        (q, k, v), spec = align((query, key, value), F.scaled_dot_product_attention)
-        mask = None if attn_mask is None else part_of(attn_mask, spec)
-        return TileTensor.wrap(run(q, k, v, mask, is_causal=is_causal), spec)
-    if dropout_p > 0.0 or cut not in ([], [-2]) or -2 not in query.spec.dims:
-        out = run(query.full(), whole(key), whole(value), whole(attn_mask), is_causal=is_causal)
-        return _recut(out, query.spec.without_margin())
-    spec, keys = query.spec, copied(key, query.spec)
-    start, stop = spec.held[spec.dims.index(-2)]
-    mask = None if attn_mask is None else copied(attn_mask, spec)
-    if mask is not None and mask.shape[-2] != 1:
-        mask = mask[..., start:stop, :]
-    if is_causal:
+        return on_wholes(run, query, key, value, attn_mask, is_causal=is_causal)
+    spec = query.spec
+    # Keys with samples, or heads, of their own for queries that have one in a cut dim, or that share heads.
+    others = [t for t in (key, value, attn_mask) if t is not None]
+    wider = any(t.ndim >= -d and t.shape[d] > n for t in others for d, n in zip(spec.dims, spec.size) if d != -2)
+    if dropout_p > 0.0 or -1 in spec.dims or wider or (enable_gqa and -3 in spec.dims):
+        return _recut(on_wholes(run, query, key, value, attn_mask, is_causal=is_causal), spec, spec.dims)
+    again = value is key
+    key, value, mask = _shared((key, value, attn_mask), spec)
+    mask = None if mask is None else _looked_at(mask, spec, -1, function)
+    keys = _looked_at(key, spec, -2, function)
+    values = keys if again else _looked_at(value, spec, -2, function)
+    if is_causal and -2 in spec.dims:
         if mask is not None:
             raise ValueError("give one of attn_mask and is_causal")
+        start, stop = spec.held[spec.dims.index(-2)]
         mask = torch.ones(stop - start, keys.shape[-2], dtype=torch.bool, device=keys.device).tril(start)
-    return TileTensor.wrap(run(query.local, keys, copied(value, spec), mask), spec)
+        is_causal = False
+    return TileTensor.wrap(run(query.local, keys, values, mask, is_causal=is_causal), spec)
 
 
 # The arguments after query, key and value, by position.
@@ -83,61 +105,49 @@ _REST = tuple(signature(F.multi_head_attention_forward).parameters)[3:]
 def multi_head_attention_forward(
     query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Over (sequence, batch, channels) or (sequence, channels), cut in the sequence or in the batch."""
+    """Over (sequence, batch, channels) or (sequence, channels), cut in the sequence, in the batch or in both."""
+    function = F.multi_head_attention_forward
     given = {**dict(zip(_REST, args)), **kwargs}
-    function = F.multi_head_attention_forward
-    given = {name: whole(value) for name, value in given.items()}
     if not isinstance(query, TileTensor):
-        return function(query, whole(key), whole(value), **given)
+        return on_wholes(function, query, key, value, **given)
     spec = query.spec
-    if query.ndim == 3 and spec.dims == (-2,):
-        return _sample_by_sample(query, key, value, given)
-    if spec.dims != (-query.ndim,):
-        raise untiled(function, (query, key, value), why="only the sequence, dim 0, or the batch may be cut")
-    # The tiles of the attention's weights, (batch, heads, queries, keys) or fewer dims: cut in the queries.
-    scores = spec.with_dims((-2,))
-    if given["dropout_p"] > 0.0 and given.get("training", True):
-        out, weights = function(*_all(whole, query, key, value), **given)
-        spec, scores = spec.without_margin(), scores.without_margin()
-        return _recut(out, spec), None if weights is None else _recut(weights, scores)
-    mask = given.pop("attn_mask", None)
-    given = _shared(given, spec)
-    given["attn_mask"] = None if mask is None else part_of(mask, scores)
-    _, keys, values = _all(lambda tensor: copied(tensor, spec), None, key, value)
-    given["is_causal"] = False  # only a hint that the mask given is causal, and untrue of a part of it
-    out, weights = function(query.local, keys, values, **given)
-    return TileTensor.wrap(out, spec), None if weights is None else TileTensor.wrap(weights, scores)
-
-
-def _all(function: Callable[[Any], Any], *tensors: Any) -> list[Any]:
-    """`function` of each tensor, once where they are the same: attention within a sequence sees it as one."""
-    done: dict[int, Any] = {}
-    return [
-        None if t is None else done[id(t)] if id(t) in done else done.setdefault(id(t), function(t)) for t in tensors
-    ]
-
-
-def _shared(given: dict[str, Any], spec: TileSpec) -> dict[str, Any]:
-    """The parameters of a call, to be used on what each rank holds."""
-    return dict(zip(given, all_for_tiles(tuple(given.values()), spec.exchanger)))
-
-
-def _sample_by_sample(
-    query: TileTensor, key: Tensor, value: Tensor, given: dict[str, Any]
-) -> tuple[TileTensor, TileTensor | None]:
-    """Over (sequence, batch, channels) cut in the batch: each rank needs nothing but its own samples."""
-    function = F.multi_head_attention_forward
-    spec, mask = query.spec.without_margin(), given.get("attn_mask")
-    average = given.get("average_attn_weights", True)
-    scores = spec.with_dims((-3,) if average else (-4,))
+    # Where the queries' dims lie in the attention's weights: ([batch, [heads,]] queries, keys).
+    heads = not given.get("average_attn_weights", True)
+    batched = {-3: -2, -2: -4 if heads else -3, -1: -1}
+    scores = tuple(batched[d] if query.ndim == 3 else d for d in spec.dims)
     random = given["dropout_p"] > 0.0 and given.get("training", True)
-    alike = all(isinstance(t, TileTensor) and t.spec.cuts == spec.cuts for t in (key, value))
-    if random or not alike or (mask is not None and mask.ndim == 3):
-        out, weights = function(*_all(whole, query, key, value), **given)
-        return _recut(out, spec), None if weights is None else _recut(weights, scores)
-    ignored = given.pop("key_padding_mask", None)
-    given = _shared(given, spec)
-    given["key_padding_mask"] = None if ignored is None else part_of(ignored, spec)
-    assert isinstance(key, TileTensor) and isinstance(value, TileTensor)
-    out, weights = function(query.owned, key.owned, value.owned, **given)
-    return TileTensor.wrap(out, spec), None if weights is None else TileTensor.wrap(weights, scores)
+    if random or -1 in spec.dims or given.get("static_k") is not None or given.get("static_v") is not None:
+        queries = whole(query)
+        keys = queries if key is query else whole(key)
+        values = keys if value is key else whole(value)
+        out, weights = on_wholes(function, queries, keys, values, **given)
+        return _recut(out, spec, spec.dims), None if weights is None else _recut(weights, spec, scores)
+    again, line = value is key, -query.ndim
+    key, value, *shared = _shared((key, value, *map(whole, given.values())), spec)
+    given = dict(zip(given, shared))
+    masks = _masks(given, query, function)
+    if query.local.numel():
+        given.update(masks)
+    given["is_causal"] = False  # only a hint that the mask given is causal, and untrue of a part of it
+    keys = _looked_at(key, spec, line, function)
+    values = keys if again else _looked_at(value, spec, line, function)
+    out, weights = function(query.local, keys, values, **given)
+    if not query.local.numel():  # without masks, of which torch cannot tell the shape; but their gradient is awaited
+        out = out + sum(0.0 * mask.sum() for mask in masks.values() if mask is not None and mask.requires_grad)
+    return TileTensor.wrap(out, spec), None if weights is None else TileTensor.wrap(weights, moved(spec, scores))
+
+
+def _masks(given: dict[str, Any], query: TileTensor, function: Any) -> dict[str, Tensor | None]:
+    """The masks for the queries held, taken out of the arguments given."""
+    spec, mask, ignored = query.spec, given.pop("attn_mask", None), given.pop("key_padding_mask", None)
+    if ignored is not None:  # (batch, keys), or (keys)
+        ignored = _looked_at(ignored, spec, -1, function)
+    if mask is not None:  # (queries, keys), or (batch * heads, queries, keys)
+        by_sample = mask.ndim == 3 and query.ndim == 3
+        if by_sample:
+            mask = mask.unflatten(0, (query.shape[1], -1))
+        places = {-3: -2, -2: -4, -1: -1}
+        rows = moved(spec, tuple(places[d] for d in spec.dims)) if query.ndim == 3 else spec
+        mask = _looked_at(mask, rows, -1, function)
+        mask = mask.flatten(0, 1) if by_sample else mask
+    return {"attn_mask": mask, "key_padding_mask": ignored}

@@ -6,17 +6,49 @@ Exact, and as expensive in memory as one device. Knows no operator.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from halocline.tiling.plain import cut
+from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
+
+
+def whole(value: Any) -> Any:
+    """A tile gathered, tiles in lists and tuples too; anything else as it is."""
+    if isinstance(value, TileTensor):
+        return value.full()
+    if type(value) in (list, tuple):
+        return type(value)(whole(v) for v in value)
+    return value
+
+
+def on_wholes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`function` of the whole tensors: plain tensors, equal on every rank."""
+    return function(*map(whole, args), **{name: whole(value) for name, value in kwargs.items()})
 
 
 def on_whole(function: Callable[[Tensor], Tensor], x: TileTensor) -> TileTensor:
     """`function`, which keeps the shape, of the whole tensor; of the result only the owned pixels are kept."""
-    spec = x.spec.without_margin()
-    return TileTensor.wrap(cut(function(x.full()), spec), spec)
+    return recut(function(x.full()), x.spec)
+
+
+def recut(plain: Tensor, spec: TileSpec) -> TileTensor:
+    """What this rank owns of a whole tensor: a copy, so that the whole does not stay in memory."""
+    spec = spec.without_margin()
+    return TileTensor.wrap(cut(plain, spec), spec)
+
+
+def held_part(tensor: Tensor, spec: TileSpec) -> Tensor:
+    """What is held under `spec` of a tensor, tile or plain, that broadcasts against the whole tile tensor."""
+    if not isinstance(tensor, TileTensor):
+        return part_of(tensor, spec)
+    given = tensor.spec
+    if given.dims == spec.dims and given.size == spec.size and given.exchanger is spec.exchanger:
+        return tensor.retiled(spec).local
+    return part_of(tensor.full(), spec)
 
 
 def cut_within(x: TileTensor, dim: int) -> bool:

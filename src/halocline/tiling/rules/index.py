@@ -1,7 +1,8 @@
-"""Indexing and slicing, to read and to write: of batch and channels freely, of pixels by slices with known bounds.
+"""Indexing and slicing, to read and to write.
 
 A slice of pixels stays where its pixels live: nothing moves. A single row or pixel, which has no dim to be cut in any
-more, is gathered. Pixels chosen by a tensor are refused.
+more, is gathered. Pixels chosen by an index or mask that is a tensor are chosen from the whole image: read, they are a
+plain tensor; written, each rank keeps its part of what the whole becomes. One value under a mask needs no message.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, Interval
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import part_of
-from halocline.tiling.rules.shape import from_front
+from halocline.tiling.rules.gathered import held_part, on_wholes, whole
+from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, UntiledOperation, find_tiles, rule, untiled
 
@@ -70,28 +72,30 @@ Plain = tuple[int | tuple[Any, ...] | str | None, ...]
 """An index of numbers, None, ... and slices (as tuples), which can be looked up."""
 
 
-def read(input: TileTensor, key: Any, function: Any) -> Read:
-    """Sort out an index; one without tensors is sorted out once."""
+def read(input: TileTensor, key: Any, function: Any) -> Read | None:
+    """Sort out an index; one without tensors is sorted out once. None if it chooses pixels otherwise than by slices."""
     plain: list[Any] = []
     for item in key if type(key) is tuple else (key,):
         kind = type(item)
         if kind is slice:
             bounds = (item.start, item.stop, item.step)
             if any(isinstance(b, Tensor) for b in bounds):  # its value may change
-                return _read(input, key, function)
+                break
             plain.append(bounds)
         elif kind is int or item is None:
             plain.append(item)
         elif item is Ellipsis:
             plain.append("...")
         else:
-            return _read(input, key, function)
-    return _read_plain(input.spec, input.ndim, tuple(plain)) or _read(input, key, function)
+            break
+    else:
+        return _read_plain(input.spec, input.ndim, tuple(plain)) or _read(input, key, function)
+    return None if find_tiles((key,)) else _read(input, key, function)
 
 
 @lru_cache(maxsize=4096)
 def _read_plain(spec: TileSpec, ndim: int, plain: Plain) -> Read | None:
-    """None for an index that must be refused, which needs the tensor to say why."""
+    """None for an index that leaves no pixels, or that must be refused, which needs the tensor to say why."""
     key = tuple(slice(*i) if isinstance(i, tuple) else Ellipsis if i == "..." else i for i in plain)
     stand_in = TileTensor.wrap(torch.empty(spec.local_shape((1,) * ndim), device="meta"), spec)
     try:
@@ -100,7 +104,7 @@ def _read_plain(spec: TileSpec, ndim: int, plain: Plain) -> Read | None:
         return None
 
 
-def _read(input: TileTensor, key: Any, function: Any) -> Read:
+def _read(input: TileTensor, key: Any, function: Any) -> Read | None:
     items = list(key) if isinstance(key, tuple) else [key]
     if find_tiles(items):
         raise untiled(function, (input, key), why="a tile used as an index chooses pixels by their values")
@@ -126,8 +130,6 @@ def _read(input: TileTensor, key: Any, function: Any) -> Read:
         covered = range(dim, dim + _width(item))
         dim += _width(item)
         if not any(d in spatial for d in covered):
-            if isinstance(item, Tensor) and places:
-                raise untiled(function, (input, key), why="a tensor as index after a cut dim; permute or index_select")
             continue
         if isinstance(item, int):
             size = sizes[covered[0]]
@@ -141,25 +143,44 @@ def _read(input: TileTensor, key: Any, function: Any) -> Read:
                 raise ValueError(f"a slice needs a step of 1 or more, got {step}; use flip")
             picks.append((start, step, max(0, -(-(stop - start) // step))))
         else:
-            raise untiled(function, (input, key), why="pixels can be chosen by slices only")
+            return None
         places.append(n)
-    if any(count == 0 for _, _, count in picks):
-        raise untiled(function, (input, key), why="an index that leaves no pixels has no rule")
+    if any(count == 0 for _, _, count in picks) or (single and any(isinstance(i, Tensor) for i in items)):
+        return None
     new, where = picked(spec, tuple(picks))
     for n, part in zip(places, where):
         items[n] = part
-    # Dims behind a cut dim come from slices, None and numbers only, so its place from the end is known.
-    after = [sum(1 for later in items[n + 1 :] if not isinstance(later, int)) for n in places]
-    new = new.with_dims(tuple(-1 - a for a in after))
-    alone = tuple(-1 - sum(1 for later in items[n + 1 :] if not isinstance(later, int)) for n in single)
-    return Read(tuple(items), new, alone, ndim)
+    order = _order(items)
+    new = new.with_dims(tuple(order.index(n) - len(order) for n in places))
+    return Read(tuple(items), new, tuple(order.index(n) - len(order) for n in single), ndim)
+
+
+def _order(items: Sequence[Any]) -> list[int]:
+    """The result's dims, by the item of the index (without numbers for cut dims) that each one comes from.
+
+    Tensors give their dims, broadcast, in place of the first of them; at the front if other dims lie between them.
+    """
+    kept = [n for n, item in enumerate(items) if not isinstance(item, int)]
+    chosen = [i for i, n in enumerate(kept) if isinstance(items[n], Tensor)]
+    if not chosen:
+        return kept
+    # A mask lists its values in one dim.
+    ndim = max(1 if _is_mask(items[kept[i]]) else items[kept[i]].ndim for i in chosen)
+    together = chosen == list(range(chosen[0], chosen[-1] + 1))
+    others = [n for i, n in enumerate(kept) if i not in chosen]
+    first = chosen[0] if together else 0
+    return [*others[:first], *[kept[chosen[0]]] * ndim, *others[first:]]
+
+
+def _is_mask(item: Any) -> bool:
+    return isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8)
 
 
 def _width(item: Any) -> int:
     """How many dims of the tensor an item of an index takes."""
     if item is None or item is Ellipsis:
         return 0
-    return item.ndim if isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8) else 1
+    return item.ndim if _is_mask(item) else 1
 
 
 @rule(Tensor.__getitem__)
@@ -167,50 +188,76 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     if not isinstance(input, TileTensor):
         return _looked_up(input, key)
     taken = read(input, key, Tensor.__getitem__)
+    if taken is None:
+        return input.full()[whole(key)]
     out = TileTensor.wrap(input.local[taken.items], taken.spec)
     return out.full().squeeze(taken.single) if taken.single else out
 
 
-def _looked_up(table: Tensor, key: Any) -> TileTensor:
-    """Of a plain table the rows that each pixel names, as `weights[classes]` does."""
-    if not isinstance(key, TileTensor) or key.dtype in (torch.bool, torch.uint8):
-        raise untiled(Tensor.__getitem__, (table, key), why="a tile used as an index chooses by its values")
-    spec = key.spec.with_dims(tuple(d - (table.ndim - 1) for d in key.spec.dims))
-    return TileTensor.wrap(for_tiles(table, spec.exchanger)[key.local], spec)
+def _looked_up(table: Tensor, key: Any) -> Tensor:
+    """Of a plain table the rows that each pixel names, as `weights[classes]` and `colours[red, green, blue]` do."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    tiles = find_tiles(items)
+    spec = tiles[0].spec
+    tensors = [i for i in items if not (i is None or i is Ellipsis or type(i) in (int, slice))]
+    if len(tensors) != len(tiles) or any(_is_mask(t) or t.ndim != tiles[0].ndim for t in tiles):
+        return table[whole(key)]
+    if any(t.spec.dims != spec.dims or t.spec.size != spec.size for t in tiles):
+        return table[whole(key)]
+    items = [held_part(i, spec) if isinstance(i, TileTensor) else i for i in items]
+    out = for_tiles(table, spec.exchanger)[tuple(items)]
+    gaps = [n for n, i in enumerate(items) if i is Ellipsis] or [len(items)]
+    rest = [slice(None)] * (table.ndim - sum(_width(i) for i in items))
+    items = [*items[: gaps[0]], *rest, *items[gaps[0] + 1 :]]
+    first = _order(items).index(next(n for n, i in enumerate(items) if isinstance(i, Tensor)))
+    return TileTensor.wrap(out, at(spec, [first + p for p in spec.positions(tiles[0].ndim)], out.ndim))
 
 
 @rule(Tensor.__setitem__)
 def setitem(input: Tensor, key: Any, value: Any) -> None:
     if not isinstance(input, TileTensor):
-        raise untiled(Tensor.__setitem__, (input, key, value), why="a tile cannot be written into a plain tensor")
+        input[whole(key)] = whole(value)
+        return
+    if _marked(input, key, value):
+        return
     taken = read(input, key, Tensor.__setitem__)
-    if taken.single and isinstance(value, Tensor) and value.ndim:
-        raise untiled(Tensor.__setitem__, (input, key, value), why="write a slice of one pixel in place of a number")
-    if isinstance(value, TileTensor):
-        if value.spec.dims != taken.spec.dims or value.spec.exchanger is not taken.spec.exchanger:
-            raise untiled(Tensor.__setitem__, (input, key, value), why="the tiles differ in which dims are cut")
-        if value.spec.size == taken.spec.size:
-            value = value.retiled(taken.spec).local
-        else:
-            value = part_of(value.full(), taken.spec)
-    elif isinstance(value, Tensor):
-        value = part_of(value, taken.spec)
+    if taken is None:
+        written = input.full().clone()
+        written[whole(key)] = whole(value)
+        input.local.copy_(part_of(written, input.spec))
+        return
+    if isinstance(value, Tensor):
+        for dim in sorted(taken.single, reverse=True):  # the value has no dim for a single pixel
+            value = value.unsqueeze(dim) if value.ndim >= -1 - dim else value
+        value = held_part(value, taken.spec)
     input.local[taken.items] = value
+
+
+def _marked(input: TileTensor, key: Any, value: Any) -> bool:
+    """Write one value to the pixels that a mask marks, if that is what is asked: each rank does so on its own."""
+    mask = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    if not _is_mask(mask) or tuple(mask.shape) != tuple(input.shape[: mask.ndim]) or isinstance(value, TileTensor):
+        return False
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            return False
+        value = for_tiles(value, input.spec.exchanger)
+    for _ in range(input.ndim - mask.ndim):
+        mask = mask.unsqueeze(-1)
+    input.local[held_part(mask, input.spec).expand(input.local.shape)] = value
+    return True
 
 
 # ----------------------------------------------------------------------------------------------- the same by functions
 
 
-def sliced(input: TileTensor, dim: int, start: int, stop: int) -> TileTensor:
+def sliced(input: TileTensor, dim: int, start: int, stop: int) -> Tensor:
     """Pixels, channels or samples [start, stop) of a dim."""
-    key = (slice(None),) * from_front(dim, input.ndim) + (slice(start, stop),)
-    out = getitem(input, key)
-    assert isinstance(out, TileTensor)
-    return out
+    return getitem(input, (slice(None),) * from_front(dim, input.ndim) + (slice(start, stop),))
 
 
 @rule(torch.narrow, Tensor.narrow, torch.narrow_copy, Tensor.narrow_copy)
-def narrow(input: TileTensor, dim: int, start: Any, length: int) -> TileTensor:
+def narrow(input: TileTensor, dim: int, start: Any, length: int) -> Tensor:
     size = input.shape[dim]
     first = int(start) + size if int(start) < 0 else int(start)
     if not (0 <= first and first + length <= size):
@@ -224,12 +271,10 @@ def select(input: TileTensor, dim: int, index: int) -> Tensor:
 
 
 @rule(torch.index_select, Tensor.index_select)
-def index_select(input: Tensor, dim: int, index: Tensor) -> TileTensor:
-    if not isinstance(input, TileTensor) or isinstance(index, TileTensor):
-        raise untiled(torch.index_select, (input, dim, index), why="a tile used as an index chooses by its values")
-    if from_front(dim, input.ndim) in input.spec.positions(input.ndim):
-        raise untiled(torch.index_select, (input, dim, index), why="pixels can be chosen by slices only")
-    return TileTensor.wrap(input.local.index_select(dim, index), input.spec)
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    if not isinstance(input, TileTensor) or from_front(dim, input.ndim) in input.spec.positions(input.ndim):
+        return on_wholes(torch.index_select, input, dim, index)
+    return TileTensor.wrap(input.local.index_select(dim, whole(index)), input.spec)
 
 
 @rule(torch.unbind, Tensor.unbind)
@@ -282,23 +327,3 @@ def tensor_split(input: TileTensor, indices_or_sections: Any, dim: int = 0, **kw
     if any(a > b for a, b in pairwise(bounds)):
         raise untiled(torch.tensor_split, (input, cuts), why=f"the split points {cuts} do not rise from 0 to {size}")
     return _pieces(input, dim, list(pairwise(bounds)))
-
-
-def _gather(function: Callable[..., Any]) -> None:
-    @rule(function)
-    def gather(input: Tensor, first: Any, second: Any = None, **kwargs: Any) -> TileTensor:
-        """Values of one dim chosen per pixel: local while that dim is not cut and both are cut alike."""
-        dim, index = (first, second) if isinstance(first, int) else (second, first)
-        dim, index = kwargs.get("dim", dim), kwargs.get("index", kwargs.get("indices", index))
-        if not (isinstance(input, TileTensor) and isinstance(index, TileTensor) and isinstance(dim, int)):
-            raise untiled(function, (input, index), why="input and index must both be tiles")
-        if from_front(dim, input.ndim) in input.spec.positions(input.ndim) or input.ndim != index.ndim:
-            raise untiled(function, (input, index), why="pixels can be chosen by slices only")
-        if input.spec.size != index.spec.size or input.spec.dims != index.spec.dims:
-            raise untiled(function, (input, index), why="input and index are of different sizes")
-        index = index.retiled(input.spec)
-        return TileTensor.wrap(torch.gather(input.local, dim, index.local), input.spec)
-
-
-for _chooser in (torch.gather, Tensor.gather, torch.take_along_dim, Tensor.take_along_dim):
-    _gather(_chooser)

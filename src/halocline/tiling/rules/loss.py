@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import _reduction as legacy
 
 from halocline.tiling.plain import all_sum, for_tiles
-from halocline.tiling.rules.elementwise import align, part_of
+from halocline.tiling.rules.elementwise import align
+from halocline.tiling.rules.gathered import held_part, on_wholes
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -73,21 +74,14 @@ for _function in (
     _pixelwise(_function)
 
 
-def _part(target: Tensor, spec: TileSpec, function: Any) -> Tensor:
-    """What of the target lies under the tiles of `spec`; both are of the whole image's size."""
-    if not isinstance(target, TileTensor):
-        return part_of(target, spec)
-    if target.spec.dims != spec.dims or target.spec.size != spec.size or target.spec.exchanger is not spec.exchanger:
-        raise untiled(function, (target,), why=f"the target's tiles are not those of an image of size {spec.size}")
-    return target.retiled(spec).local
+def _by_class(input: Tensor) -> bool:
+    """Whether an input is a tile of (batch, classes, pixels), its classes uncut, whose pixels can be judged apart."""
+    return isinstance(input, TileTensor) and input.ndim > 1 and 1 not in input.spec.positions(input.ndim)
 
 
-def _classes(function: Any, input: Any, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
+def _classes(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
     """The owned input and target, the spec without the dim of classes, and whether the target is a class per pixel."""
-    if not isinstance(input, TileTensor) or input.ndim < 2 or 1 in input.spec.positions(input.ndim):
-        raise untiled(
-            function, (input, target), why="its input must be a tile of (batch, classes, pixels), its classes uncut"
-        )
+    assert isinstance(input, TileTensor)
     whole = tuple(input.shape)
     by_class = target.ndim == input.ndim - 1
     if tuple(target.shape) != (whole[:1] + whole[2:] if by_class else whole):
@@ -96,7 +90,7 @@ def _classes(function: Any, input: Any, target: Tensor) -> tuple[Tensor, Tensor,
         )
     spec = input.spec.without_margin()
     pixels = spec.with_dims(tuple(d + 1 if d < 1 - input.ndim else d for d in spec.dims))
-    return input.owned, _part(target, pixels if by_class else spec, function), pixels, by_class
+    return input.owned, held_part(target, pixels if by_class else spec), pixels, by_class
 
 
 def _reduced(sums: Tensor, divisor: Tensor | float | None, spec: TileSpec) -> Tensor:
@@ -132,7 +126,10 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
-    owned, part, spec, by_class = _classes(F.cross_entropy, input, target)
+    if not _by_class(input):
+        options = {"ignore_index": ignore_index, "reduction": reduction, "label_smoothing": label_smoothing}
+        return on_wholes(F.cross_entropy, input, target, weight, **options)
+    owned, part, spec, by_class = _classes(input, target)
     weight = None if weight is None else for_tiles(weight, spec.exchanger)
 
     def local(reduction: str) -> Tensor:
@@ -161,7 +158,9 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
-    owned, part, spec, by_class = _classes(F.nll_loss, input, target)
+    if not _by_class(input):
+        return on_wholes(F.nll_loss, input, target, weight, ignore_index=ignore_index, reduction=reduction)
+    owned, part, spec, by_class = _classes(input, target)
     weight = None if weight is None else for_tiles(weight, spec.exchanger)
     if not by_class:
         raise ValueError(f"nll_loss wants a class per pixel, but got a target of shape {tuple(target.shape)}")
@@ -182,9 +181,10 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """Written out, as torch looks at the values of the variance and at its shape. The clamp has no gradient."""
     constant = 0.5 * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64)).item() if full else 0.0
+    reduction = _reduction({"reduction": reduction})
     if not isinstance(var, Tensor):
         raise untiled(F.gaussian_nll_loss, (input, target, var), why="give the variance as a tensor")
-    if not (isinstance(var, TileTensor) or var.shape == input.shape or var.ndim == 0):
+    if var.ndim and var.shape not in (input.shape, (*input.shape[:-1], 1)):  # torch takes (*shape[:-1],), too
         raise untiled(F.gaussian_nll_loss, (input, target, var), why="the variance must be of the input's shape")
     var = var + (var.detach().clamp(min=eps) - var.detach())
     out = 0.5 * (torch.log(var) + (input - target) ** 2 / var) + constant

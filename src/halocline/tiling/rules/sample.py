@@ -7,7 +7,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from halocline.tiling.rules.attention import copied, whole
+from halocline.tiling.plain import for_tiles
+from halocline.tiling.rules.gathered import whole
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 
@@ -20,7 +21,8 @@ def grid_sample(input: Tensor, grid: Tensor, *args: Any, **kwargs: Any) -> Tenso
     if not all(1 - places <= d <= -2 for d in grid.spec.dims):
         raise untiled(F.grid_sample, (input, grid), why="its grid may be cut between batch and coordinates only")
     out = grid.spec.with_dims(tuple(d + 1 for d in grid.spec.dims))
-    image, mine = copied(input, grid.spec), grid.local
+    image = input.everywhere() if isinstance(input, TileTensor) else for_tiles(input, grid.spec.exchanger)
+    mine = grid.local
     if not mine.numel():
         held = tuple(mine.shape[1:-1])
         # Connected to both tensors, so that every rank's backward takes part in the same exchanges.
