@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from copies import CONTEXT
 from halocline import tiling
 from halocline.tiling.exchanger import ThreadExchanger

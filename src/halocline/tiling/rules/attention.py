@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.boxes import Box, Interval
-from halocline.tiling.plain import for_tiles
+from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.route import move
 from halocline.tiling.rules.gathered import on_wholes, recut, whole
 from halocline.tiling.rules.shape import moved
@@ -51,8 +51,8 @@ def _looked_at(tensor: Tensor, queries: TileSpec, line: int, function: Any) -> T
 
 def _shared(values: Sequence[Any], spec: TileSpec) -> list[Any]:
     """Plain tensors among the arguments of a call, to be used on what each rank holds; before anything is exchanged."""
-    plain = [isinstance(v, Tensor) and not isinstance(v, TileTensor) for v in values]
-    return [for_tiles(v, spec.exchanger) if p else v for v, p in zip(values, plain)]
+    plain = iter(all_for_tiles([v for v in values if not isinstance(v, TileTensor)], spec.exchanger))
+    return [v if isinstance(v, TileTensor) else next(plain) for v in values]
 
 
 def _recut(out: Tensor, spec: TileSpec, dims: tuple[int, ...]) -> Tensor:

@@ -13,13 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.plain import all_for_tiles, for_tiles
+from halocline.tiling.rules.gathered import whole
 from halocline.tiling.rules.shape import at
 from halocline.tiling.tensor import TileTensor, rule, untiled
-
-
-def whole(value: Any) -> Any:
-    """A tile gathered; anything else as it is."""
-    return value.full() if isinstance(value, TileTensor) else value
 
 
 @rule(F.linear)

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.rules.elementwise import align
-from halocline.tiling.rules.gathered import cut_within
-from halocline.tiling.rules.linear import whole
+from halocline.tiling.rules.gathered import cut_within, whole
 from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from halocline.tiling.rules.linear import whole
+from halocline.tiling.rules.gathered import whole
 from halocline.tiling.rules.lines import each, on_lines
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.tensor import TileTensor, rule, untiled
