@@ -15,7 +15,7 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, intersect, is_empty, shape, slices
 from halocline.tiling.geometry import Geometry, border
 from halocline.tiling.route import Index, Route, index, route
-from halocline.tiling.strides import contiguous_strides, empty_as
+from halocline.tiling.strides import CHANNELS_LAST, contiguous_strides, empty_as
 from halocline.tiling.strip import copy_pixels
 
 TILE = -1
@@ -71,11 +71,10 @@ class Assembly:
                 return parts[0]
             if tile.stride() == contiguous_strides(tuple(tile.shape)):
                 return torch.cat(parts, dim)
-            box, at = empty_as(tile, way.resize(tile, self.size)), 0
-            for part, (_, length) in zip(parts, lengths):
-                copy_pixels(box.narrow(dim, at, length), part)
-                at += length
-            return box
+            last = CHANNELS_LAST.get(tile.ndim)
+            if last is not None and tile.is_contiguous(memory_format=last):  # one fast kernel, if all are
+                parts = [p.contiguous(memory_format=last) for p in parts]
+            return torch.cat(parts, dim, out=empty_as(tile, way.resize(tile, self.size)))
         box = empty_as(tile, way.resize(tile, self.size))
         for place in self.fills:
             box[place] = fill

@@ -115,7 +115,8 @@ def _adapted(taps: tuple[Taps, ...], size: Ints) -> Recomputed:
         return starts, starts[:, None] + steps
 
     def number(padded: Tensor, where: Geometry) -> Tensor:
-        index, firsts = [], []
+        index: list[Any] = [Ellipsis]
+        firsts = []
         for d, (out, (origin, _)) in enumerate(zip(where.out_box, where.in_box)):
             starts, pixels = read(d, out, padded.device)
             shape = [1] * (2 * dims)
@@ -123,7 +124,7 @@ def _adapted(taps: tuple[Taps, ...], size: Ints) -> Recomputed:
             index.append((pixels - origin).view(shape))
             firsts.append(starts.view(-1, *(1,) * (dims - 1 - d)))
         # Of equal pixels argmax finds the first, in reading order, as one device does.
-        best = padded[(..., *index)].flatten(-dims).argmax(-1)
+        best = padded[tuple(index)].flatten(-dims).argmax(-1)
         return numbered([first + step for first, step in zip(firsts, coordinates(best, lengths))], size)
 
     return Recomputed(number)
@@ -144,13 +145,11 @@ def _adaptive_max_pool(function: Callable[..., Any], values: Callable[..., Any],
         return values(input, output_size), numbers(input, output_size)
 
 
-for _dims, (_pool, _values, _adaptive, _adaptive_values) in enumerate(
-    (
-        (F.max_pool1d_with_indices, F.max_pool1d, F.adaptive_max_pool1d_with_indices, F.adaptive_max_pool1d),
-        (F.max_pool2d_with_indices, F.max_pool2d, F.adaptive_max_pool2d_with_indices, F.adaptive_max_pool2d),
-        (F.max_pool3d_with_indices, F.max_pool3d, F.adaptive_max_pool3d_with_indices, F.adaptive_max_pool3d),
-    ),
-    start=1,
-):
+_FUNCTIONS: tuple[tuple[Any, ...], ...] = (
+    (F.max_pool1d_with_indices, F.max_pool1d, F.adaptive_max_pool1d_with_indices, F.adaptive_max_pool1d),
+    (F.max_pool2d_with_indices, F.max_pool2d, F.adaptive_max_pool2d_with_indices, F.adaptive_max_pool2d),
+    (F.max_pool3d_with_indices, F.max_pool3d, F.adaptive_max_pool3d_with_indices, F.adaptive_max_pool3d),
+)
+for _dims, (_pool, _values, _adaptive, _adaptive_values) in enumerate(_FUNCTIONS, start=1):
     _max_pool(_pool, _values, _dims)
     _adaptive_max_pool(_adaptive, _adaptive_values, _dims)

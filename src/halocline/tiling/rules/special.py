@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from halocline.tiling.rules.elementwise import nary, unary
+from halocline.tiling.rules.lines import each
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 _UNARY = """
@@ -46,11 +47,10 @@ rule(Tensor.polygamma_)(unary(Tensor.polygamma_))
 
 
 @rule(torch.frexp, Tensor.frexp)
-def frexp(input: TileTensor, **kwargs: Any) -> tuple[TileTensor, TileTensor]:
+def frexp(input: TileTensor, **kwargs: Any) -> Any:
     if kwargs:
         raise untiled(torch.frexp, (input,), kwargs, why="out= has no rule; assign the result instead")
-    found = torch.frexp(input.local)
-    return type(found)([TileTensor.wrap(part, input.spec) for part in found])
+    return each(lambda part: TileTensor.wrap(part, input.spec), torch.frexp(input.local))
 
 
 @rule(torch.isin)

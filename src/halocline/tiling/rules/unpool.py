@@ -47,6 +47,18 @@ def _unpooled(spec: TileSpec, size: Ints, stride: Ints, padding: Ints) -> TileSp
     return spec.with_cuts(tuple(cuts))
 
 
+def _whole_size(input: Tensor, kernel: Ints, stride: Ints, padding: Ints, asked: Any) -> Ints:
+    """The size asked for, which must be within a stride of the usual one; the usual one for None."""
+    dims = len(kernel)
+    usual = tuple((n - 1) * s + k - 2 * p for n, k, s, p in zip(input.shape[-dims:], kernel, stride, padding))
+    if asked is None:
+        return usual
+    size = tuple(int(n) for n in asked)[-dims:]
+    if len(asked) not in (dims, dims + 2) or any(abs(n - m) >= s for n, m, s in zip(size, usual, stride)):
+        raise ValueError(f"output_size={tuple(asked)} must be within a stride, {stride}, of {usual}")
+    return size
+
+
 def _max_unpool(function: Callable[..., Any], dims: int) -> None:
     @rule(function)
     def max_unpool(
@@ -56,7 +68,7 @@ def _max_unpool(function: Callable[..., Any], dims: int) -> None:
             raise ValueError(f"max_unpool of {tuple(input.shape)} needs as many indices, got {tuple(indices.shape)}")
         kernel, pads = tuples(kernel_size, dims), tuples(padding, dims)
         strides = kernel if stride is None else tuples(stride, dims)
-        size = tuple(F._unpool_output_size(input, list(kernel), list(strides), list(pads), output_size))
+        size = _whole_size(input, kernel, strides, pads, output_size)
         (values, numbers), held = align((input, indices), function)
         spec = held.without_margin()
         mine = TileTensor.wrap(values, held).cropped(spec)
