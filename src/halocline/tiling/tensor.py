@@ -16,6 +16,7 @@ from torch.autograd.function import BackwardCFunction, once_differentiable
 from torch.utils._mode_utils import no_dispatch
 
 from halocline.tiling.boxes import Box, contains, slices
+from halocline.tiling.calling import call, writes_to_out
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
 
@@ -79,7 +80,11 @@ class TileTensor(Tensor):
             raise _uncompiled(func, args, kwargs)
         if found is None:
             raise untiled(func, args, kwargs)
-        return found(*args, **kwargs) if kwargs else found(*args)
+        if not kwargs:
+            return found(*args)
+        if kwargs.get("out") is not None and writes_to_out(func):
+            raise untiled(func, args, kwargs, why="out= has no rule; assign the result instead")
+        return call(func, found, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

@@ -67,8 +67,6 @@ def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTens
                 local = first.local
                 out = function(local, *[o.local if isinstance(o, TileTensor) else o for o in others])
                 return first if out is local else TileTensor.wrap(out, spec)
-        if "out" in kwargs:
-            raise untiled(function, args, kwargs, why="out= has no rule; assign the result instead")
         names = list(kwargs)
         values, spec = align((*args, *kwargs.values()), function, in_place)
         positional = values[: len(args)]
@@ -189,11 +187,13 @@ def glu(input: TileTensor, dim: int = -1) -> Tensor:
 
 def _rrelu(function: Callable[..., Any]) -> None:
     @rule(function)
-    def rrelu(input: TileTensor, lower: float = 1 / 8, upper: float = 1 / 3, *args: Any, **kwargs: Any) -> TileTensor:
-        if kwargs.get("training", args[0] if args else False):
-            raise untiled(function, (input, lower, upper, *args), kwargs, why="its random slopes would be one tile's")
+    def rrelu(
+        input: TileTensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *rest: Any
+    ) -> TileTensor:
+        if training:
+            raise untiled(function, (input, lower, upper), why="its random slopes would be one tile's")
         local = input.local
-        out = function(local, lower, upper, *args, **kwargs)
+        out = function(local, lower, upper, training, *rest)
         return input if out is local else TileTensor.wrap(out, input.spec)
 
 

@@ -39,8 +39,8 @@ def flipped(spec: TileSpec, axes: Ints) -> TileSpec:
 
 
 @rule(torch.flip, Tensor.flip)
-def flip(input: TileTensor, *dims: Any, **kwargs: Any) -> TileTensor:
-    named = tuple(from_front(d, input.ndim) for d in ints((*dims, *kwargs.values())))
+def flip(input: TileTensor, *dims: Any) -> TileTensor:
+    named = tuple(from_front(d, input.ndim) for d in ints(dims))
     spatial = input.spec.positions(input.ndim)
     axes = tuple(spatial.index(d) for d in named if d in spatial)
     return TileTensor.wrap(input.local.flip(named), flipped(input.spec, axes) if axes else input.spec)

@@ -61,14 +61,6 @@ def _squeezed(kept: Tensor, dims: Dims, keepdim: bool) -> Tensor:
     return kept if keepdim else kept.squeeze(dims)
 
 
-def _torch_names(function: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments without numpy's names, which torch takes, too."""
-    if kwargs.get("out") is not None:
-        raise untiled(function, args, kwargs, why="out= has no rule; assign the result instead")
-    renamed = {"axis": "dim", "keepdims": "keepdim"}
-    return {renamed.get(name, name): value for name, value in kwargs.items() if name != "out"}
-
-
 # ------------------------------------------------------------------------------------------------------------- sums
 
 
@@ -98,21 +90,15 @@ def reduce(x: TileTensor, dim: Any, keepdim: bool, mean: bool, dtype: torch.dtyp
 
 
 @rule(torch.sum, Tensor.sum)
-def total(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return _reduce_as_asked(torch.sum, False, input, args, kwargs)
+def total(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    assert isinstance(input, TileTensor)
+    return reduce(input, dim, keepdim, False, dtype)
 
 
 @rule(torch.mean, Tensor.mean)
-def mean(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return _reduce_as_asked(torch.mean, True, input, args, kwargs)
-
-
-def _reduce_as_asked(function: Any, mean: bool, input: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    kwargs = _torch_names(function, (input, *args), kwargs)
-    dim = args[0] if args else kwargs.get("dim")
-    keepdim = args[1] if len(args) > 1 else kwargs.get("keepdim", False)
+def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
     assert isinstance(input, TileTensor)
-    return reduce(input, dim, keepdim, mean, kwargs.get("dtype"))
+    return reduce(input, dim, keepdim, True, dtype)
 
 
 @rule(torch.nanmean, Tensor.nanmean)
@@ -172,11 +158,10 @@ def _reduction(
         function = functions[0]
         if name == "count_nonzero" and len(args) > 1:  # whose method takes dims one by one
             args = (args,)
-        kwargs = _torch_names(function, (input, *args), kwargs)
-        dim = args[position] if len(args) > position else kwargs.get("dim", default)
-        if isinstance(dim, Tensor) or isinstance(kwargs.get("other"), Tensor):  # max and min of two tensors
-            return (torch.maximum if name == "max" else torch.minimum)(input, *args, **kwargs)
-        keepdim = args[position + 1] if len(args) > position + 1 else kwargs.get("keepdim", False)
+        dim = args[position] if len(args) > position else default
+        if isinstance(dim, Tensor):  # max and min of two tensors
+            return (torch.maximum if name == "max" else torch.minimum)(input, dim)
+        keepdim = args[position + 1] if len(args) > position + 1 else False
         if not isinstance(input, TileTensor):
             raise untiled(function, (input, *args), kwargs, why="its input is not tiled but another argument is")
         dims = reduced_dims(input.ndim, dim)
@@ -243,17 +228,15 @@ def extreme(function: Callable[..., Tensor], x: TileTensor, dim: Any, keepdim: b
 
 
 @rule(torch.amax, Tensor.amax)
-def amax(input: Tensor, dim: Any = (), keepdim: bool = False, **kwargs: Any) -> Tensor:
-    kwargs = _torch_names(torch.amax, (input, dim), kwargs)
+def amax(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     assert isinstance(input, TileTensor)
-    return extreme(torch.amax, input, kwargs.get("dim", dim), kwargs.get("keepdim", keepdim))
+    return extreme(torch.amax, input, dim, keepdim)
 
 
 @rule(torch.amin, Tensor.amin)
-def amin(input: Tensor, dim: Any = (), keepdim: bool = False, **kwargs: Any) -> Tensor:
-    kwargs = _torch_names(torch.amin, (input, dim), kwargs)
+def amin(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     assert isinstance(input, TileTensor)
-    return extreme(torch.amin, input, kwargs.get("dim", dim), kwargs.get("keepdim", keepdim))
+    return extreme(torch.amin, input, dim, keepdim)
 
 
 @rule(torch.aminmax, Tensor.aminmax)
@@ -272,7 +255,6 @@ def _variance(name: str, deviation: bool, with_mean: bool) -> None:
 
     @rule(*functions)
     def variance(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        kwargs = _torch_names(function, (input, *args), kwargs)
         if args and isinstance(args[0], bool):  # var(unbiased)
             args = (None, *args)
         asked = {**dict(zip(("dim", "unbiased", "keepdim"), args)), **kwargs}
@@ -338,11 +320,10 @@ def norm(
     p: Any = "fro",
     dim: Any = None,
     keepdim: bool = False,
-    out: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    if out is not None or p == "nuc":
-        raise untiled(torch.norm, (input, p), why="out= and the nuclear norm have no rule")
+    if p == "nuc":
+        raise untiled(torch.norm, (input, p), why="the nuclear norm has no rule")
     return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
 
 
