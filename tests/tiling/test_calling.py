@@ -187,6 +187,7 @@ NAMED: dict[str, Callable[[Tensor], Any]] = {
     "swapaxes": lambda x: torch.swapaxes(input=x, axis1=3, axis0=1),
     "kthvalue without dim": lambda x: torch.kthvalue(x, k=2, keepdim=True).values,
     "softmax": lambda x: [F.softmax(dim=1, input=x), torch.softmax(input=x, dim=3, dtype=torch.float64)],
+    "memory_format": lambda x: x.contiguous(memory_format=torch.channels_last).to(memory_format=torch.preserve_format),
     "out=None": lambda x: [torch.add(x, 1, out=None), torch.norm(x, out=None), F.normalize(x, out=None)],
 }
 

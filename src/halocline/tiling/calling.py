@@ -52,7 +52,7 @@ def _forms(function: Any) -> tuple[_Form, ...]:
                 _Argument(
                     "input" if a.name == "self" else a.name,
                     a.default_value if a.has_default_value() else Parameter.empty,
-                    a.kwarg_only,
+                    a.kwarg_only or a.name == "memory_format",  # whatever scripts do
                 )
                 for a in schema.arguments
                 if not a.is_out
