@@ -17,6 +17,7 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Box, Interval
 from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.rules.key import items_of
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, UntiledOperation, find_tiles, rule, untiled
@@ -100,13 +101,9 @@ def _read_plain(spec: TileSpec, ndim: int, plain: Plain) -> Read | None:
 
 
 def _read(input: TileTensor, key: Any, function: Any) -> Read:
-    items = list(key) if isinstance(key, tuple) else [key]
-    if find_tiles(items):
+    if find_tiles([key]):
         raise untiled(function, (input, key), why="a tile used as an index chooses pixels by their values")
-    items = [torch.as_tensor(i) if isinstance(i, (list, range)) else i for i in items]
-    items = [int(i) if isinstance(i, Tensor) and i.ndim == 0 and i.dtype is not torch.bool else i for i in items]
-    if any(isinstance(i, bool) for i in items):
-        raise untiled(function, (input, key), why="True and False as an index have no rule")
+    items = items_of(key)
     ndim = input.ndim
     taken = sum(_width(i) for i in items)
     gaps = [n for n, i in enumerate(items) if i is Ellipsis]
