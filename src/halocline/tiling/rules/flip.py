@@ -70,7 +70,7 @@ def rot90(input: TileTensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> TileTe
 
 @rule(torch.roll, Tensor.roll)
 def roll(input: TileTensor, shifts: Any, dims: Any = None) -> TileTensor:
-    steps, named = ints((shifts,)), ints((dims,)) if dims is not None and dims != () else ()
+    steps, named = ints((shifts,)), () if dims is None else ints((dims,))
     if len(steps) != len(named):
         raise untiled(torch.roll, (input, shifts, dims), why="give one dim per shift: as one line it has no rule")
     for shift, dim in zip(steps, named):

@@ -247,7 +247,8 @@ def _split(function: Callable[..., Any]) -> None:
     def split(tensor: TileTensor, split_size: Any = None, dim: int = 0, **kwargs: Any) -> tuple[Tensor, ...]:
         sizes = next(iter(kwargs.values())) if split_size is None else split_size
         size = tensor.shape[dim]
-        if isinstance(sizes, int):
+        if not isinstance(sizes, (list, tuple)):
+            sizes = int(sizes)
             sizes = [min(sizes, size - a) for a in range(0, size, sizes)]
         if sum(sizes) != size:
             raise ValueError(f"split sizes {tuple(sizes)} add up to {sum(sizes)} but dim {dim} has {size}")
@@ -271,7 +272,8 @@ def tensor_split(input: TileTensor, indices_or_sections: Any, dim: int = 0, **kw
     size, cuts = input.shape[dim], indices_or_sections
     if isinstance(cuts, Tensor):
         cuts = cuts.tolist()
-    if isinstance(cuts, int):
+    if not isinstance(cuts, (list, tuple)):
+        cuts = int(cuts)
         parts, rest = divmod(size, cuts)
         cuts = [i * parts + min(i, rest) for i in range(1, cuts)]
     bounds = [0, *cuts, size]

@@ -25,9 +25,10 @@ from halocline.tiling.tensor import TileTensor, rule, untiled
 
 def reduced_dims(ndim: int, dim: Any) -> Dims:
     """The dims that a `dim` argument names, counted from the front and sorted; all of them for None or ()."""
-    if dim is None or dim == () or dim == []:
+    listed = isinstance(dim, (list, tuple))
+    if dim is None or (listed and not dim):
         return tuple(range(ndim))
-    given = (dim,) if isinstance(dim, int) else tuple(dim)
+    given = tuple(map(int, dim)) if listed else (int(dim),)
     for d in given:
         if not -ndim <= d < ndim:
             raise IndexError(f"dim {d} is out of range for a tensor of {ndim} dims; use -{ndim} to {ndim - 1}")
@@ -159,7 +160,7 @@ def _reduction(
         if name == "count_nonzero" and len(args) > 1:  # whose method takes dims one by one
             args = (args,)
         dim = args[position] if len(args) > position else default
-        if isinstance(dim, Tensor):  # max and min of two tensors
+        if isinstance(dim, Tensor) and name in ("max", "min"):  # of two tensors
             return (torch.maximum if name == "max" else torch.minimum)(input, dim)
         keepdim = args[position + 1] if len(args) > position + 1 else False
         if not isinstance(input, TileTensor):
@@ -331,7 +332,7 @@ def norm(
 def linalg_norm(
     A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    if ord is not None and not (isinstance(dim, int) or (dim is not None and len(dim) == 1)):
+    if ord is not None and (dim is None or (isinstance(dim, (list, tuple)) and len(dim) != 1)):
         raise untiled(torch.linalg.norm, (A, ord, dim), why="a matrix norm has no rule")
     return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
 
