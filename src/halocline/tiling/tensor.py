@@ -24,6 +24,7 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 _RULES: dict[Any, Callable[..., Any]] = {}
 _REQUIRES_GRAD: Callable[..., bool] = getattr(Tensor, "requires_grad").__get__  # noqa: B009  (a getter, to mypy a bool)
 _compiling: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback  # set within torch.compile
+_tracing: Callable[[], bool] = torch._C._is_tracing
 _GRAD_FN: Callable[..., Any] = getattr(Tensor, "grad_fn").__get__  # noqa: B009
 
 
@@ -76,8 +77,8 @@ class TileTensor(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = _RULES.get(func)
-        if _compiling():
-            raise _uncompiled(func, args, kwargs)
+        if _compiling() or _tracing():
+            raise _unrecorded(func, args, kwargs)
         if found is None:
             raise untiled(func, args, kwargs)
         if not kwargs:
@@ -305,21 +306,33 @@ def untiled(func: Any, args: Any = (), kwargs: Any = None, why: str = "") -> Unt
     shapes = ", ".join(_describe(a) for a in (*args, *(kwargs or {}).values()))
     where = _module_path()
     reason = why or "it has no rule for tiled tensors, and its result on one tile alone would be wrong"
+    if isinstance(func, torch._C.ScriptMethod):
+        reason = SCRIPTED
     return UntiledOperation(
         f"{name}({shapes}){f' in module {where}' if where else ''}: {reason}. Gather the tensor first (x.full()), or "
         f"register an exact rule: @halocline.tiling.rule({name})"
     )
 
 
-def _uncompiled(func: Any, args: Any, kwargs: Any) -> UntiledOperation:
+SCRIPTED = "TorchScript does not know tiles; run what was given to torch.jit.script or torch.jit.trace"
+
+
+def _unrecorded(func: Any, args: Any, kwargs: Any) -> UntiledOperation:
     compiler = torch._C._dynamo.eval_frame.set_eval_frame(None)  # or it compiles the words of the error
     try:
-        return untiled(func, args, kwargs, why="torch.compile does not know tiles; run the module uncompiled")
+        why = "torch.jit.trace would record one tile's numbers; run the module untraced"
+        if not _tracing():
+            why = "torch.compile does not know tiles; run the module uncompiled"
+        return untiled(func, args, kwargs, why=why)
     finally:
         torch._C._dynamo.eval_frame.set_eval_frame(compiler)
 
 
 def _name(func: Any) -> str:
+    if isinstance(func, torch._C.ScriptMethod):
+        return f"{func.owner._type().qualified_name().removeprefix('__torch__.')}.{func.name}"
+    if isinstance(func, torch.jit.ScriptFunction):
+        return func.qualified_name.removeprefix("__torch__.")
     owner = getattr(func, "__self__", None)  # the getter of a property is bound to its descriptor
     if owner is not None and hasattr(owner, "__objclass__"):
         return f"torch.Tensor.{owner.__name__}.{func.__name__}"
