@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd.function import BackwardCFunction, once_differentiable
+from torch.autograd.function import BackwardCFunction
 from torch.utils._mode_utils import no_dispatch
 
 from halocline.tiling.boxes import Box, contains, slices
@@ -22,7 +22,6 @@ from halocline.tiling.spec import TileSpec
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 _RULES: dict[Any, Callable[..., Any]] = {}
-_REQUIRES_GRAD: Callable[..., bool] = getattr(Tensor, "requires_grad").__get__  # noqa: B009  (a getter, to mypy a bool)
 _compiling: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback  # set within torch.compile
 _tracing: Callable[[], bool] = torch._C._is_tracing
 _GRAD_FN: Callable[..., Any] = getattr(Tensor, "grad_fn").__get__  # noqa: B009
@@ -61,7 +60,6 @@ class TileTensor(Tensor):
 
     spec: TileSpec
     _local: Tensor
-    _bare: bool
 
     @staticmethod
     def wrap(local: Tensor, spec: TileSpec) -> TileTensor:
@@ -71,7 +69,6 @@ class TileTensor(Tensor):
         tile = (_stand_in(local) if isinstance(local, FakeTensor) else local).as_subclass(TileTensor)
         tile._local = local
         tile.spec = spec
-        tile._bare = not local.requires_grad
         return tile
 
     @classmethod
@@ -97,12 +94,6 @@ class TileTensor(Tensor):
     @property
     def local(self) -> Tensor:
         """The part held on this rank, as a plain tensor; part of the autograd graph."""
-        if self._bare:
-            with torch._C.DisableTorchFunctionSubclass():
-                returned = _REQUIRES_GRAD(self) and not self._local.requires_grad
-            if returned:  # made without gradient; a custom autograd.Function has since given it one
-                self._bare = False
-                self._local = _opened(self)
         return self._local
 
     @property
@@ -210,7 +201,6 @@ class TileTensor(Tensor):
 
     def requires_grad_(self, requires_grad: bool = True) -> TileTensor:
         self.local.requires_grad_(requires_grad)
-        self._bare = not requires_grad
         return self
 
     @property
@@ -236,62 +226,6 @@ class TileTensor(Tensor):
 
     def retain_grad(self) -> None:
         self.local.retain_grad()
-
-
-class _Opened(torch.autograd.Function):
-    """The owned part of a tile that a custom autograd.Function returned, whose backward then sees a tile, too."""
-
-    @staticmethod
-    def forward(ctx: Any, tile: TileTensor) -> Tensor:
-        ctx.spec = tile.spec
-        return tile._local[index(slices(tile.spec.box, tile.spec.held), tile.spec.dims)].detach()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> TileTensor:
-        spec = ctx.spec
-        if not spec.bare:
-            held = grad.new_zeros(spec.local_shape(tuple(grad.shape)))
-            held[index(slices(spec.box, spec.held), spec.dims)] = grad
-            grad = held
-        return TileTensor.wrap(grad, spec)
-
-
-def _opened(tile: TileTensor) -> Tensor:
-    """The part held of a tile that a custom autograd.Function returned; its margin, if any, is fetched anew."""
-    owned = _Opened.apply(tile)
-    with torch._C.DisableTorchFunctionSubclass():
-        node = _GRAD_FN(tile)
-    if not node.metadata.setdefault(_Opened, False):  # once, however many tiles it returned
-        node.metadata[_Opened] = True
-        node.register_hook(_local_gradients)
-    return TileTensor.wrap(owned, tile.spec.without_margin()).fetched(tile.spec.have).local
-
-
-def _local_gradients(results: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """What a custom backward made of tiles, as this rank's share of it, which is what other backwards expect."""
-    tiles = [g for g in given if isinstance(g, TileTensor)]
-    if len(tiles) < sum(g is not None for g in given):
-        raise untiled(torch.autograd.Function, given, why="a custom function must return tiles only, or whole tensors")
-    spec = tiles[0].spec
-    shares: list[Tensor | None] = []
-    for result in results:
-        if isinstance(result, TileTensor):
-            shares.append(_without_copies(result.retiled(spec) if result.spec.size == spec.size else result))
-        else:  # whole, and computed alike on every rank
-            shares.append(None if result is None else result / spec.exchanger.size)
-    return tuple(shares)
-
-
-def _without_copies(tile: TileTensor) -> Tensor:
-    """The part held, with zeros for pixels of other ranks."""
-    spec = tile.spec
-    if spec.bare:
-        return tile.local
-    owned = index(slices(spec.box, spec.held), spec.dims)
-    held = torch.zeros_like(tile.local)
-    held[owned] = tile.local[owned]
-    return held
 
 
 def _stand_in(fake: Tensor) -> Tensor:

@@ -66,12 +66,6 @@ def register_hook(input: TileTensor, hook: Callable[[Tensor], Tensor | None]) ->
     return input.local.register_hook(on_tile)
 
 
-@rule(torch.autograd.backward, Tensor.backward)
-def backward(*args: Any, **kwargs: Any) -> None:
-    why = "call tiling.backward of a whole loss; torch.utils.checkpoint must be given use_reentrant=False"
-    raise untiled(torch.autograd.backward, args, kwargs, why=why)
-
-
 _SET_HOOKS = getattr(Tensor, "_backward_hooks").__set__  # noqa: B009
 
 
