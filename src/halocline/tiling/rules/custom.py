@@ -100,7 +100,7 @@ def _among_zeros(owned: Tensor, spec: TileSpec) -> Tensor:
     return held
 
 
-# --------------------------------------------------------------------------------------------- what its backward returns
+# -------------------------------------------------------------------------------------------- what its backward returns
 
 
 @cache
