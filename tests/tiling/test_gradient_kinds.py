@@ -49,16 +49,13 @@ def dense(gradient: Tensor | None) -> list[Tensor | None]:
     return [whole.real, whole.imag] if whole.is_complex() else [whole]
 
 
-unsummed = pytest.mark.xfail(reason="sparse gradients are not yet summed over ranks", raises=RuntimeError, strict=True)
-
-
 @pytest.mark.parametrize(
     "model",
     [
         pytest.param(Phases(), id="complex"),
         pytest.param(Looked(sparse=False), id="embedding"),
-        pytest.param(Looked(sparse=True), id="sparse embedding", marks=unsummed),
-        pytest.param(Looked(sparse=True, padding=1), id="sparse embedding with padding", marks=unsummed),
+        pytest.param(Looked(sparse=True), id="sparse embedding"),
+        pytest.param(Looked(sparse=True, padding=1), id="sparse embedding with padding"),
     ],
 )
 def test_gradients_are_those_of_one_device(model: nn.Module) -> None:
