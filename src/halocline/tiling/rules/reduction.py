@@ -25,14 +25,18 @@ from halocline.tiling.tensor import TileTensor, rule, untiled
 
 def reduced_dims(ndim: int, dim: Any) -> Dims:
     """The dims that a `dim` argument names, counted from the front and sorted; all of them for None or ()."""
-    listed = isinstance(dim, (list, tuple))
-    if dim is None or (listed and not dim):
+    if dim is None or _none(dim):
         return tuple(range(ndim))
-    given = tuple(map(int, dim)) if listed else (int(dim),)
+    given = tuple(map(int, dim)) if isinstance(dim, (list, tuple)) else (int(dim),)
     for d in given:
         if not -ndim <= d < ndim:
             raise IndexError(f"dim {d} is out of range for a tensor of {ndim} dims; use -{ndim} to {ndim - 1}")
     return tuple(sorted({d % ndim for d in given}))
+
+
+def _none(dim: Any) -> bool:
+    """Whether a `dim` argument names no dims."""
+    return isinstance(dim, (list, tuple)) and not dim
 
 
 def spec_after_reduction(spec: TileSpec, ndim: int, dims: Dims, keepdim: bool) -> TileSpec:
@@ -160,12 +164,13 @@ def _reduction(
         if name == "count_nonzero" and len(args) > 1:  # whose method takes dims one by one
             args = (args,)
         dim = args[position] if len(args) > position else default
-        if isinstance(dim, Tensor) and name in ("max", "min"):  # of two tensors
+        if isinstance(dim, Tensor) and name in ("max", "min") and len(args) == 1:  # of two tensors
             return (torch.maximum if name == "max" else torch.minimum)(input, dim)
         keepdim = args[position + 1] if len(args) > position + 1 else False
         if not isinstance(input, TileTensor):
             raise untiled(function, (input, *args), kwargs, why="its input is not tiled but another argument is")
-        dims = reduced_dims(input.ndim, dim)
+        # Of no dims, any and all are those of each value; everything else is that of all of them.
+        dims = () if name in ("any", "all") and _none(dim) else reduced_dims(input.ndim, dim)
         some, every = _spatial(input, dims)
         if not some:
             out = function(input.local, *args, **kwargs)
@@ -264,6 +269,8 @@ def _variance(name: str, deviation: bool, with_mean: bool) -> None:
         if correction is None:
             correction = int(asked.get("unbiased", True))
         assert isinstance(input, TileTensor)
+        if _none(asked.get("dim")):  # whose gradient torch divides by another number than its value
+            return function(input.full(), (), correction=correction, keepdim=keepdim)
         dims = reduced_dims(input.ndim, asked.get("dim"))
         some, every = _spatial(input, dims)
         if not every:
