@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image
+from ranks import assert_exact, image, on_threads
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from halocline.tiling import UntiledOperation
+from halocline import tiling
+from halocline.tiling import NoCommunication, UntiledOperation
 
 
 def function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
@@ -83,17 +84,137 @@ def test_its_parameters_get_their_gradients() -> None:
     assert_exact(scaled, (2, 3, 7, 5), grid=(1, 3), plain=[image((1, 3, 1, 1)).requires_grad_()])
 
 
-def test_one_that_leaves_the_tiling_is_refused() -> None:
-    energy = function(
+REDUCING = {
+    "to one number": function(
         lambda ctx, x: (kept(ctx, x), x.square().sum())[1], lambda ctx, grad: 2 * grad * ctx.saved_tensors[0]
-    )
-    with pytest.raises(UntiledOperation):
-        assert_exact(lambda x: energy(F.relu(x)), (2, 3, 7, 5), grid=(1, 2))
+    ),
+    "to channels": function(
+        lambda ctx, x: (kept(ctx, x), x.square().mean((2, 3)))[1],
+        lambda ctx, grad: grad[:, :, None, None] * ctx.saved_tensors[0] * 2 / ctx.saved_tensors[0][0, 0].numel(),
+    ),
+    "whose gradient is plain": function(
+        lambda ctx, x: x.mean((2, 3)), lambda ctx, grad: (grad / 35)[:, :, None, None].expand(2, 3, 7, 5).clone()
+    ),
+    "and a tile": function(
+        lambda ctx, x: (kept(ctx, x), x.mean((2, 3)), F.silu(x))[1:],
+        lambda ctx, grad, tile: (grad / 35)[:, :, None, None] + tile * slope(*ctx.saved_tensors),
+    ),
+    "and a tile that is not used": function(
+        lambda ctx, x: (kept(ctx, x), x.mean((2, 3)), F.silu(x))[1:],
+        lambda ctx, grad, tile: (grad / 35)[:, :, None, None] + tile * slope(*ctx.saved_tensors),
+    ),
+}
 
 
-def test_reentrant_checkpointing_is_refused_with_the_way_out() -> None:
-    with pytest.raises(UntiledOperation, match="use_reentrant=False"):
-        assert_exact(lambda x: checkpoint(F.silu, x * 2, use_reentrant=True), (2, 3, 7, 5), grid=(1, 2))
+@pytest.mark.parametrize("margin", [0, 2])
+@pytest.mark.parametrize("name", REDUCING)
+def test_one_that_reduces_pixels(name: str, margin: int) -> None:
+    def run(x: Tensor) -> Any:
+        out = REDUCING[name](F.conv2d(x, image((3, 3, 3, 3)), padding=1))
+        return out[0] if "not used" in name else out
+
+    assert_exact(run, (2, 3, 7, 5), cuts=[[0, 1, 7], [0, 4, 5]], margin=margin)
+
+
+def test_a_plain_gradient_of_another_shape_is_refused() -> None:
+    """Which autograd would sum to the shape of a tile of one pixel."""
+    halved = function(lambda ctx, x: x.mean((2, 3)), lambda ctx, grad: grad[:, :, None, None].expand(2, 3, 4, 5))
+    with pytest.raises(UntiledOperation, match="gradient of that shape"):
+        assert_exact(lambda x: halved(x * 1) if type(x) is not Tensor else x.mean((2, 3)), (2, 3, 7, 5), grid=(7, 5))
+
+
+def test_one_whose_context_is_set_up_apart() -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Tensor, scale: float = 3.0) -> Tensor:
+            return x * scale * x.mean()
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(inputs[0])
+            ctx.scale = inputs[1]
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            (x,) = ctx.saved_tensors
+            return ctx.scale * (grad * x.mean() + (grad * x).mean()), None
+
+    assert_exact(lambda x: Scaled.apply(x * 2), (2, 3, 7, 5), grid=(2, 2))
+
+
+def test_in_place_one_that_sums() -> None:
+    centred = function(lambda ctx, x: (ctx.mark_dirty(x), x.sub_(x.mean()))[1], lambda ctx, grad: grad - grad.mean())
+
+    def run(x: Tensor) -> Tensor:
+        y = F.conv2d(x, image((3, 3, 3, 3)), padding=1)
+        centred(y)
+        return F.conv2d(y, image((2, 3, 3, 3)), padding=1)
+
+    for margin in (0, 2):
+        assert_exact(run, (2, 3, 7, 5), grid=(2, 2), margin=margin)
+
+
+def test_a_leaf_tile() -> None:
+    """A tile that was made to require its gradient is given to a function, and to two at once."""
+    double = function(lambda ctx, x: x * 2, lambda ctx, grad: grad * 2)
+
+    def run(exchanger: tiling.Exchanger) -> Tensor:
+        x = tiling.tile(image((2, 3, 7, 5)), (1, 2), exchanger).requires_grad_()
+        (double(x) + double(x) * x).sum().backward()
+        assert x.grad is not None
+        return x.grad.full()
+
+    for grad in on_threads(2, run):
+        torch.testing.assert_close(grad, 2 + 4 * image((2, 3, 7, 5)), rtol=1e-12, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------ reentrant checkpoints
+
+
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 3, 3, padding=1), nn.GroupNorm(1, 3)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        out = F.silu(self.norm(self.conv(x)), inplace=True)
+        return out if y is None else out + y
+
+
+class Reentrant(nn.Module):
+    def __init__(self, reduce: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.head = Part(), Part(), nn.Linear(3, 2)
+        self.reduce = reduce
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        y = checkpoint(self.second, x, 2 * x, use_reentrant=True)
+        if not self.reduce:
+            return checkpoint(self.first, y, use_reentrant=True)
+        return checkpoint(lambda t: self.head(t.mean((2, 3))), y, use_reentrant=True)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")  # of the inner one, in the outer one's forward
+def test_reentrant_checkpoints_are_exact() -> None:
+    for reduce in (False, True):
+        assert_exact(Reentrant(reduce), (2, 3, 7, 5), grid=(2, 2))
+    assert_exact(checkpointed_twice, (2, 3, 7, 5), cuts=[[0, 1, 7], [0, 5]])
+
+
+def checkpointed_twice(x: Tensor) -> Tensor:
+    """A checkpoint within a checkpoint, of a tensor that is not used elsewhere."""
+    inner = lambda t: checkpoint(lambda u: torch.tanh(u) * u.mean(), t * 2, use_reentrant=True)  # noqa: E731
+    return checkpoint(inner, F.conv2d(x, image((3, 3, 3, 3)), padding=1), use_reentrant=True)
+
+
+def test_reentrant_checkpoints_that_could_not_be_exact_are_refused_in_the_forward() -> None:
+    x = tiling.tile(image((2, 3, 7, 5)).requires_grad_(), (1, 2), NoCommunication(0, 2))
+    wide = tiling.TileTensor.wrap(image((2, 3, 7, 3)).requires_grad_(), x.spec.grown(1))
+    scale = image((1, 3, 1, 1)).requires_grad_()
+    for args in ((wide,), (x, scale)):
+        with pytest.raises(UntiledOperation, match="use_reentrant=False"):
+            checkpoint(torch.mul, *args, 2.0, use_reentrant=True)
 
 
 def hooked(kind: str, hook: Callable[..., Any]) -> nn.Module:

@@ -125,17 +125,14 @@ def per_sample(function: Any, dims: int | None = None) -> Callable[[Rule], Rule]
     def decorate(run: Rule) -> Rule:
         @wraps(run)
         def on_lanes(*args: Any, **kwargs: Any) -> Any:
-            x = args[0] if args else kwargs["input"]
+            x = args[0]
             if not isinstance(x, TileTensor):
                 return run(*args, **kwargs)
             image = x._local.ndim - 2 if dims is None else dims
             spec = x.spec
             if len(spec.dims) == image and spec.dims[0] == -image:
                 return run(*args, **kwargs)
-            if args:
-                return _in_lane(function, run, x, image, args[1:], kwargs)
-            rest = {name: value for name, value in kwargs.items() if name != "input"}
-            return _in_lane(function, run, x, image, (), rest)
+            return _in_lane(function, run, x, image, args[1:], kwargs)
 
         return on_lanes  # type: ignore[return-value]
 

@@ -12,18 +12,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd.function import BackwardCFunction, once_differentiable
+from torch.autograd.function import BackwardCFunction
 from torch.utils._mode_utils import no_dispatch
 
 from halocline.tiling.boxes import Box, contains, slices
+from halocline.tiling.calling import call, writes_to_out
 from halocline.tiling.plain import gather
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 _RULES: dict[Any, Callable[..., Any]] = {}
-_REQUIRES_GRAD: Callable[..., bool] = getattr(Tensor, "requires_grad").__get__  # noqa: B009  (a getter, to mypy a bool)
 _compiling: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback  # set within torch.compile
+_tracing: Callable[[], bool] = torch._C._is_tracing
 _GRAD_FN: Callable[..., Any] = getattr(Tensor, "grad_fn").__get__  # noqa: B009
 
 
@@ -56,7 +57,6 @@ class TileTensor(Tensor):
 
     spec: TileSpec
     _local: Tensor
-    _bare: bool
 
     @staticmethod
     def wrap(local: Tensor, spec: TileSpec) -> TileTensor:
@@ -66,17 +66,20 @@ class TileTensor(Tensor):
         tile = (_stand_in(local) if isinstance(local, FakeTensor) else local).as_subclass(TileTensor)
         tile._local = local
         tile.spec = spec
-        tile._bare = not local.requires_grad
         return tile
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = _RULES.get(func)
-        if _compiling():
-            raise _uncompiled(func, args, kwargs)
+        if _compiling() or _tracing():
+            raise _unrecorded(func, args, kwargs)
         if found is None:
             raise untiled(func, args, kwargs)
-        return found(*args, **kwargs) if kwargs else found(*args)
+        if not kwargs:
+            return found(*args)
+        if kwargs.get("out") is not None and writes_to_out(func):
+            raise untiled(func, args, kwargs, why="out= has no rule; assign the result instead")
+        return call(func, found, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -88,12 +91,6 @@ class TileTensor(Tensor):
     @property
     def local(self) -> Tensor:
         """The part held on this rank, as a plain tensor; part of the autograd graph."""
-        if self._bare:
-            with torch._C.DisableTorchFunctionSubclass():
-                returned = _REQUIRES_GRAD(self) and not self._local.requires_grad
-            if returned:  # made without gradient; a custom autograd.Function has since given it one
-                self._bare = False
-                self._local = _opened(self)
         return self._local
 
     @property
@@ -206,7 +203,6 @@ class TileTensor(Tensor):
 
     def requires_grad_(self, requires_grad: bool = True) -> TileTensor:
         self.local.requires_grad_(requires_grad)
-        self._bare = not requires_grad
         return self
 
     @property
@@ -234,62 +230,6 @@ class TileTensor(Tensor):
         self.local.retain_grad()
 
 
-class _Opened(torch.autograd.Function):
-    """The owned part of a tile that a custom autograd.Function returned, whose backward then sees a tile, too."""
-
-    @staticmethod
-    def forward(ctx: Any, tile: TileTensor) -> Tensor:
-        ctx.spec = tile.spec
-        return tile._local[index(slices(tile.spec.box, tile.spec.held), tile.spec.dims)].detach()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> TileTensor:
-        spec = ctx.spec
-        if not spec.bare:
-            held = grad.new_zeros(spec.local_shape(tuple(grad.shape)))
-            held[index(slices(spec.box, spec.held), spec.dims)] = grad
-            grad = held
-        return TileTensor.wrap(grad, spec)
-
-
-def _opened(tile: TileTensor) -> Tensor:
-    """The part held of a tile that a custom autograd.Function returned; its margin, if any, is fetched anew."""
-    owned = _Opened.apply(tile)
-    with torch._C.DisableTorchFunctionSubclass():
-        node = _GRAD_FN(tile)
-    if not node.metadata.setdefault(_Opened, False):  # once, however many tiles it returned
-        node.metadata[_Opened] = True
-        node.register_hook(_local_gradients)
-    return TileTensor.wrap(owned, tile.spec.without_margin()).fetched(tile.spec.have).local
-
-
-def _local_gradients(results: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """What a custom backward made of tiles, as the gradients of what this rank holds."""
-    tiles = [g for g in given if isinstance(g, TileTensor)]
-    if len(tiles) < sum(g is not None for g in given):
-        raise untiled(torch.autograd.Function, given, why="a custom function must return tiles only, or whole tensors")
-    spec = tiles[0].spec
-    shares: list[Tensor | None] = []
-    for result in results:
-        if isinstance(result, TileTensor):
-            shares.append(_without_copies(result.retiled(spec) if result.spec.size == spec.size else result))
-        else:  # whole, and computed alike on every rank
-            shares.append(result)
-    return tuple(shares)
-
-
-def _without_copies(tile: TileTensor) -> Tensor:
-    """The part held, with zeros for pixels of other ranks."""
-    spec = tile.spec
-    if spec.bare:
-        return tile.local
-    owned = index(slices(spec.box, spec.held), spec.dims)
-    held = torch.zeros_like(tile.local)
-    held[owned] = tile.local[owned]
-    return held
-
-
 def _stand_in(fake: Tensor) -> Tensor:
     """A fake tensor (a shape without data) cannot be seen as a tile; rules only touch `local`, so anything will do."""
     with no_dispatch():
@@ -302,21 +242,33 @@ def untiled(func: Any, args: Any = (), kwargs: Any = None, why: str = "") -> Unt
     shapes = ", ".join(_describe(a) for a in (*args, *(kwargs or {}).values()))
     where = _module_path()
     reason = why or "it has no rule for tiled tensors, and its result on one tile alone would be wrong"
+    if isinstance(func, torch._C.ScriptMethod):
+        reason = SCRIPTED
     return UntiledOperation(
         f"{name}({shapes}){f' in module {where}' if where else ''}: {reason}. Gather the tensor first (x.full()), or "
         f"register an exact rule: @halocline.tiling.rule({name})"
     )
 
 
-def _uncompiled(func: Any, args: Any, kwargs: Any) -> UntiledOperation:
+SCRIPTED = "TorchScript does not know tiles; run what was given to torch.jit.script or torch.jit.trace"
+
+
+def _unrecorded(func: Any, args: Any, kwargs: Any) -> UntiledOperation:
     compiler = torch._C._dynamo.eval_frame.set_eval_frame(None)  # or it compiles the words of the error
     try:
-        return untiled(func, args, kwargs, why="torch.compile does not know tiles; run the module uncompiled")
+        why = "torch.jit.trace would record one tile's numbers; run the module untraced"
+        if not _tracing():
+            why = "torch.compile does not know tiles; run the module uncompiled"
+        return untiled(func, args, kwargs, why=why)
     finally:
         torch._C._dynamo.eval_frame.set_eval_frame(compiler)
 
 
 def _name(func: Any) -> str:
+    if isinstance(func, torch._C.ScriptMethod):
+        return f"{func.owner._type().qualified_name().removeprefix('__torch__.')}.{func.name}"
+    if isinstance(func, torch.jit.ScriptFunction):
+        return func.qualified_name.removeprefix("__torch__.")
     owner = getattr(func, "__self__", None)  # the getter of a property is bound to its descriptor
     if owner is not None and hasattr(owner, "__objclass__"):
         return f"torch.Tensor.{owner.__name__}.{func.__name__}"

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_exact
+from ranks import assert_exact, image
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.tiling import NoCommunication
+from halocline.tiling import NoCommunication, UntiledOperation
 
 MODES = ["constant", "reflect", "replicate", "circular"]
 
@@ -91,7 +91,42 @@ def test_a_pad_that_does_not_fit_is_refused() -> None:
     x = tiling.tile(torch.zeros(1, 3, 8, 6), (1, 2), NoCommunication(0, 2))
     with pytest.raises(ValueError, match="a reflect pad of 6 pixels is at most 5"):
         F.pad(x, (6, 0), "reflect")
-    with pytest.raises(ValueError, match="leaves none of the 6"):
-        F.pad(x, (-3, -3))
+    with pytest.raises(ValueError, match="takes more than the 6"):
+        F.pad(x, (-3, -4))
     with pytest.raises(ValueError, match="unknown"):
         F.pad(x, (1, 1), "mirror")
+
+
+@pytest.mark.parametrize("pads", [(-1, 3), (3, -1), (-1, 1), (-1, 2, 2, -1)])
+@pytest.mark.parametrize("value", [0.0, 2.5])
+def test_a_constant_pad_that_crops_all_pixels_is_all_pad(pads: tuple[int, ...], value: float) -> None:
+    assert_exact(lambda x: F.pad(x[..., :1, -1:], pads, value=value), (2, 3, 4, 5), grid=(2, 2))
+    assert_exact(lambda x: F.pad(x, (-5, 4), value=value), (2, 3, 4, 5), grid=(1, 3))
+
+
+@pytest.mark.parametrize("pads", [(-1, 3), (3, -1), (-2, 3), (-4, 6)])
+def test_a_repeating_pad_may_crop_all_pixels(pads: tuple[int, int]) -> None:
+    assert_exact(lambda x: F.pad(x[..., :1], pads, "replicate"), (2, 3, 5), grid=(2,))
+
+
+@pytest.mark.parametrize(
+    ("pads", "mode"),
+    [
+        ((-1, 3), "circular"),
+        ((-3, 1), "circular"),
+        ((-1, 3), "reflect"),
+        ((-4, 6), "constant"),
+        ((-2, -2), "replicate"),
+    ],
+)
+def test_a_pad_that_torch_cannot_make_is_an_error(pads: tuple[int, int], mode: str) -> None:
+    x = tiling.tile(image((2, 3, 3)), (1,), NoCommunication(0, 1))
+    with pytest.raises(ValueError):
+        F.pad(x, pads, mode)
+
+
+@pytest.mark.parametrize("mode", ["constant", "circular"])
+def test_a_pad_that_leaves_no_pixels_is_refused(mode: str) -> None:
+    x = tiling.tile(image((2, 3, 3)), (1,), NoCommunication(0, 1))
+    with pytest.raises(UntiledOperation, match="leaves none"):
+        F.pad(x, (-2, -1), mode)

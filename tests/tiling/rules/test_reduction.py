@@ -164,3 +164,20 @@ def test_what_has_no_rule_says_so() -> None:
         (x > 0).mean()
     with pytest.raises(IndexError, match="dim 4 is out of range"):
         x.sum(4)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("name", ["any", "all", "sum", "mean", "nansum", "amax", "amin", "std", "var"])
+def test_an_empty_list_of_dims_means_what_it_means_to_torch(name: str, keepdim: bool) -> None:
+    function = getattr(torch, name)
+    assert_exact(
+        lambda x: function(x, dim=[], keepdim=keepdim),
+        (1, 4, 3, 2),
+        cuts=[[0, 1, 2, 3], [0, 2]],
+        gradients=name not in ("any", "all"),
+    )
+
+
+def test_a_dim_may_be_a_tensor() -> None:
+    one = torch.tensor(1)
+    assert_exact(lambda x: [x.max(one, False)[0], x.max(one), x.min(one, True)[0]], (2, 4, 6, 5), grid=(1, 2))

@@ -16,10 +16,10 @@ from torch import Tensor
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.resample import Taps, largest, resample
-from halocline.tiling.rules.convolution import check_image, tuples
+from halocline.tiling.rules.convolution import check_image, hashable, tuples
 from halocline.tiling.rules.reduction import mean
 from halocline.tiling.strides import in_order_of
-from halocline.tiling.tensor import TileTensor, rule
+from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
 
 Ints = tuple[int, ...]
@@ -66,8 +66,10 @@ def _largest(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
 
 def sizes_asked(function: Any, input: Tensor, output_size: Any, dims: int) -> Ints:
     check_image(function, input, dims)
-    wanted = tuples(output_size, dims) if output_size is not None else (None,) * dims
-    return tuple(n if w is None else int(w) for w, n in zip(wanted, input.shape[-dims:]))
+    wanted = tuples(hashable(output_size), dims)
+    if 0 in wanted:
+        raise untiled(function, (input, output_size), why="a result without pixels has no rule")
+    return tuple(n if w is None else w for w, n in zip(wanted, input.shape[-dims:]))
 
 
 def adaptive_average(input: TileTensor, sizes: Ints) -> TileTensor:
@@ -81,7 +83,7 @@ def adaptive_average(input: TileTensor, sizes: Ints) -> TileTensor:
 def _register_average(function: Callable[..., Any], dims: int) -> None:
     @rule(function)
     def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
-        if output_size is not None and tuples(output_size, dims) == (1,) * dims:
+        if tuples(hashable(output_size), dims) == (1,) * dims:
             return mean(input, tuple(range(-dims, 0)), keepdim=True)
         return tiles(input, output_size)
 

@@ -66,55 +66,6 @@ def register_hook(input: TileTensor, hook: Callable[[Tensor], Tensor | None]) ->
     return input.local.register_hook(on_tile)
 
 
-@rule(torch.autograd.backward, Tensor.backward)
-def backward(*args: Any, **kwargs: Any) -> None:
-    why = "call tiling.backward of a whole loss; torch.utils.checkpoint must be given use_reentrant=False"
-    raise untiled(torch.autograd.backward, args, kwargs, why=why)
-
-
-@rule(torch.autograd.grad)
-def gradients(
-    outputs: Any,
-    inputs: Any,
-    grad_outputs: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    only_inputs: bool = True,
-    allow_unused: bool | None = None,
-    is_grads_batched: bool = False,
-    materialize_grads: bool = False,
-) -> tuple[Tensor | None, ...]:
-    """The gradients of tiles are tiles, those of plain tensors whole. An output that is a tile needs its gradient."""
-    listed = [(value,) if isinstance(value, Tensor) else tuple(value) for value in (outputs, inputs)]
-    outputs, inputs = listed
-    given = (None,) * len(outputs) if grad_outputs is None else grad_outputs
-    given = (given,) if isinstance(given, Tensor) else tuple(given)
-    if any(isinstance(t, TileTensor) and not t.spec.bare for t in inputs) or is_grads_batched:
-        why = "the gradient of a tile with margins is not whole before they are returned; take it outside of fused()"
-        raise untiled(torch.autograd.grad, (outputs, inputs), why=why)
-    if any(isinstance(o, TileTensor) and g is None for o, g in zip(outputs, given)):
-        raise untiled(torch.autograd.grad, (outputs, inputs), why="give grad_outputs, or reduce the tile to one number")
-    found = torch.autograd.grad(
-        [o.owned if isinstance(o, TileTensor) else o for o in outputs],
-        [t.local if isinstance(t, TileTensor) else t for t in inputs],
-        [_like(o, g) for o, g in zip(outputs, given)],
-        retain_graph=retain_graph,
-        create_graph=create_graph,
-        allow_unused=allow_unused,
-        materialize_grads=materialize_grads,
-    )
-    pairs = zip(inputs, found)
-    return tuple(TileTensor.wrap(g, t.spec) if isinstance(t, TileTensor) and g is not None else g for t, g in pairs)
-
-
-def _like(output: Tensor, gradient: Tensor | None) -> Tensor | None:
-    """The gradient of what is differentiated: of a tile the part that this rank owns."""
-    if not isinstance(output, TileTensor) or gradient is None:
-        return gradient.full() if isinstance(gradient, TileTensor) else gradient
-    spec = output.spec.without_margin()
-    return gradient.retiled(spec).local if isinstance(gradient, TileTensor) else part_of(gradient, spec)
-
-
 _SET_HOOKS = getattr(Tensor, "_backward_hooks").__set__  # noqa: B009
 
 

@@ -67,7 +67,7 @@ class Convolution:
 
 def tuples(value: Any, dims: int) -> Ints:
     """One int per dim, from an int or a sequence of 1 or `dims` ints, as torch reads them."""
-    if isinstance(value, int):
+    if not isinstance(value, (list, tuple)):
         return (value,) * dims
     result = tuple(value)
     return result * dims if len(result) == 1 else result
@@ -136,7 +136,7 @@ def _convolution(function: Callable[..., Tensor], dims: int) -> None:
             out = convolution(batch, weight, bias, stride, padding, dilation, groups)
             return TileTensor.wrap(out.local.squeeze(0), out.spec)
         windows, operator = _plan(
-            input.spec.size, tuple(kernel), hashable(stride), hashable(padding), hashable(dilation), groups
+            input.spec.size, tuple(kernel), hashable(stride), hashable(padding), hashable(dilation), int(groups)
         )
         cast, weight_, bias_ = as_autocast(local, *all_for_tiles((weight, bias), input.spec.exchanger))
         if cast is not None and cast is not local:
@@ -145,8 +145,10 @@ def _convolution(function: Callable[..., Tensor], dims: int) -> None:
 
 
 def hashable(value: Any) -> Any:
-    """A list of numbers as a tuple, to look up what was planned for it."""
-    return tuple(value) if isinstance(value, list) else value
+    """Numbers, numpy's and tensors' too, as ints and tuples of them, to look up what was planned for them."""
+    if value is None or isinstance(value, (int, str)):
+        return value
+    return tuple(map(hashable, value)) if isinstance(value, (list, tuple)) else int(value)
 
 
 def check_image(function: Any, input: Any, dims: int) -> None:

@@ -68,8 +68,6 @@ def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTens
                 local = first.local
                 out = function(local, *[o.local if isinstance(o, TileTensor) else o for o in others])
                 return first if out is local else TileTensor.wrap(out, spec)
-        if "out" in kwargs:
-            raise untiled(function, args, kwargs, why="out= has no rule; assign the result instead")
         names = list(kwargs)
         values, spec = align((*args, *kwargs.values()), function, in_place)
         positional = values[: len(args)]

@@ -39,8 +39,8 @@ def flipped(spec: TileSpec, axes: Ints) -> TileSpec:
 
 
 @rule(torch.flip, Tensor.flip)
-def flip(input: TileTensor, *dims: Any, **kwargs: Any) -> TileTensor:
-    named = tuple(from_front(d, input.ndim) for d in ints((*dims, *kwargs.values())))
+def flip(input: TileTensor, *dims: Any) -> TileTensor:
+    named = tuple(from_front(d, input.ndim) for d in ints(dims))
     spatial = input.spec.positions(input.ndim)
     axes = tuple(spatial.index(d) for d in named if d in spatial)
     return TileTensor.wrap(input.local.flip(named), flipped(input.spec, axes) if axes else input.spec)
@@ -70,7 +70,7 @@ def rot90(input: TileTensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> TileTe
 
 @rule(torch.roll, Tensor.roll)
 def roll(input: TileTensor, shifts: Any, dims: Any = None) -> TileTensor:
-    steps, named = ints((shifts,)), ints((dims,)) if dims is not None and dims != () else ()
+    steps, named = ints((shifts,)), () if dims is None else ints((dims,))
     if len(steps) != len(named):
         raise untiled(torch.roll, (input, shifts, dims), why="give one dim per shift: as one line it has no rule")
     for shift, dim in zip(steps, named):

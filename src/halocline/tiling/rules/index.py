@@ -20,6 +20,7 @@ from halocline.tiling.boxes import Box, Interval
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.rules.gathered import held_part, on_wholes, whole
+from halocline.tiling.rules.key import items_of
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, UntiledOperation, find_tiles, rule, untiled
@@ -105,13 +106,9 @@ def _read_plain(spec: TileSpec, ndim: int, plain: Plain) -> Read | None:
 
 
 def _read(input: TileTensor, key: Any, function: Any) -> Read | None:
-    items = list(key) if isinstance(key, tuple) else [key]
-    if find_tiles(items):
+    if find_tiles([key]):
         raise untiled(function, (input, key), why="a tile used as an index chooses pixels by their values")
-    items = [torch.as_tensor(i) if isinstance(i, (list, range)) else i for i in items]
-    items = [int(i) if isinstance(i, Tensor) and i.ndim == 0 and i.dtype is not torch.bool else i for i in items]
-    if any(isinstance(i, bool) for i in items):
-        raise untiled(function, (input, key), why="True and False as an index have no rule")
+    items = items_of(key)
     ndim = input.ndim
     taken = sum(_width(i) for i in items)
     gaps = [n for n, i in enumerate(items) if i is Ellipsis]
@@ -296,7 +293,8 @@ def _split(function: Callable[..., Any]) -> None:
     def split(tensor: TileTensor, split_size: Any = None, dim: int = 0, **kwargs: Any) -> tuple[Tensor, ...]:
         sizes = next(iter(kwargs.values())) if split_size is None else split_size
         size = tensor.shape[dim]
-        if isinstance(sizes, int):
+        if not isinstance(sizes, (list, tuple)):
+            sizes = int(sizes)
             sizes = [min(sizes, size - a) for a in range(0, size, sizes)]
         if sum(sizes) != size:
             raise ValueError(f"split sizes {tuple(sizes)} add up to {sum(sizes)} but dim {dim} has {size}")
@@ -320,7 +318,8 @@ def tensor_split(input: TileTensor, indices_or_sections: Any, dim: int = 0, **kw
     size, cuts = input.shape[dim], indices_or_sections
     if isinstance(cuts, Tensor):
         cuts = cuts.tolist()
-    if isinstance(cuts, int):
+    if not isinstance(cuts, (list, tuple)):
+        cuts = int(cuts)
         parts, rest = divmod(size, cuts)
         cuts = [i * parts + min(i, rest) for i in range(1, cuts)]
     bounds = [0, *cuts, size]

@@ -20,10 +20,8 @@ from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
 
 def _cat(function: Callable[..., Any]) -> None:
     @rule(function)
-    def cat(tensors: Sequence[Tensor], dim: Any = 0, **kwargs: Any) -> Tensor:
-        if kwargs.get("out") is not None:
-            raise untiled(function, tensors, why="out= has no rule; assign the result instead")
-        return joined(function, list(tensors), kwargs.get("axis", dim))
+    def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+        return joined(function, list(tensors), dim)
 
 
 def joined(function: Any, tensors: list[Tensor], dim: int) -> Tensor:
@@ -70,9 +68,7 @@ def _along_pixels(tensors: list[Tensor], lead: TileSpec, axis: int) -> TileTenso
 
 def _stack(function: Callable[..., Any], dim: int) -> None:
     @rule(function)
-    def stack(tensors: Sequence[Tensor], dim: int = dim, **kwargs: Any) -> Tensor:
-        if kwargs.get("out") is not None:
-            raise untiled(function, tensors, why="out= has no rule; assign the result instead")
+    def stack(tensors: Sequence[Tensor], dim: int = dim) -> Tensor:
         if any(t.shape != tensors[0].shape for t in tensors):
             raise ValueError(
                 f"tensors of shapes {[tuple(t.shape) for t in tensors]} cannot be stacked; give equal ones"
@@ -85,9 +81,9 @@ def _stack(function: Callable[..., Any], dim: int) -> None:
 
 def _named(function: Callable[..., Any], dim: int, ndim: int) -> None:
     @rule(function)
-    def stack(tensors: Sequence[Tensor], **kwargs: Any) -> Tensor:
-        if kwargs or any(t.ndim < ndim for t in tensors):
-            raise untiled(function, (tensors,), kwargs, why=f"tensors of fewer than {ndim} dims; use torch.cat")
+    def stack(tensors: Sequence[Tensor]) -> Tensor:
+        if any(t.ndim < ndim for t in tensors):
+            raise untiled(function, (tensors,), why=f"tensors of fewer than {ndim} dims; use torch.cat")
         return joined(function, list(tensors), dim)
 
 

@@ -134,7 +134,5 @@ def rms_norm(
 
 
 @rule(F.normalize)
-def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Tensor | None = None) -> Tensor:
-    if out is not None:
-        raise untiled(F.normalize, (input,), why="out= has no rule; assign the result instead")
+def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
     return input / input.norm(p, dim, keepdim=True).clamp_min(eps)

@@ -30,9 +30,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _matmul(function: Callable[..., Any], swapped: bool = False) -> None:
     @rule(function)
-    def matmul(input: Tensor, other: Tensor, **kwargs: Any) -> Tensor:
-        if kwargs:
-            raise untiled(function, (input, other), kwargs, why="out= has no rule; assign the result instead")
+    def matmul(input: Tensor, other: Tensor) -> Tensor:
         a, b = (other, input) if swapped else (input, other)
         if isinstance(a, TileTensor) and not isinstance(b, TileTensor) and b.ndim <= 2 and -1 not in a.spec.dims:
             out = torch.matmul(a.local, for_tiles(b, a.spec.exchanger))
@@ -93,16 +91,23 @@ def _pixelwise(equation: str, operands: list[Any]) -> TileTensor | None:
 
 
 @rule(F.embedding)
-def embedding(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> TileTensor:
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> TileTensor:
     """A vector per pixel of a map of numbers: its values become a new last dim."""
     if not isinstance(input, TileTensor) or isinstance(weight, TileTensor):
         raise untiled(F.embedding, (input, weight), why="a table of embeddings cannot be cut into tiles")
-    max_norm = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
     if max_norm is not None:
         raise untiled(F.embedding, (input, weight), why="max_norm rewrites the rows that one tile uses")
-    if kwargs.get("scale_grad_by_freq", args[3] if len(args) > 3 else False):
+    if scale_grad_by_freq:
         raise untiled(F.embedding, (input, weight), why="scale_grad_by_freq would count the pixels of one tile")
-    out = F.embedding(input.local, for_tiles(weight, input.spec.exchanger), *args, **kwargs)
+    out = F.embedding(input.local, for_tiles(weight, input.spec.exchanger), padding_idx, sparse=sparse)
     return TileTensor.wrap(out, input.spec.with_dims(tuple(d - 1 for d in input.spec.dims)))
 
 

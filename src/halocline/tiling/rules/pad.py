@@ -177,18 +177,30 @@ def pad(input: Tensor, pad: Sequence[int], mode: Any = "constant", value: float 
     pads = [(0, 0)] * ndim
     for i in range(len(given) // 2):
         pads[ndim - 1 - i] = given[2 * i], given[2 * i + 1]
+    spatial = input.spec.positions(ndim)
     for d, (lo, hi) in enumerate(pads):
         size = input.shape[d]
-        if size + min(lo, 0) + min(hi, 0) < 1:
-            raise ValueError(f"pad={given} leaves none of the {size} in dim {d}")
-        limit = {"reflect": size - 1, "circular": size}.get(mode)
+        kept = size + min(lo, 0) + min(hi, 0)
+        if min(kept if mode in ("constant", "circular") else 0, size + lo + hi) < 0:
+            raise ValueError(f"pad={given} takes more than the {size} in dim {d}")
+        if size + lo + hi == 0 and (mode != "constant" or d in spatial):
+            raise untiled(F.pad, (input, given, mode), why=f"it leaves none of the {size} in dim {d}")
+        limit = {"reflect": size - 1, "circular": kept}.get(mode)
         if limit is not None and max(lo, hi) > limit:
             raise ValueError(f"a {mode} pad of {size} pixels is at most {limit}, got {(lo, hi)} in dim {d}")
         if size == 0 or mode not in ("constant", "reflect", "replicate", "circular"):
             raise ValueError(f"padding mode {mode!r} of {tuple(input.shape)} is unknown to F.pad")
     more = [(max(lo, 0), max(hi, 0)) for lo, hi in pads]
     if mode == "constant":
-        return _constant(_crop(input, pads), more, 0.0 if value is None else value)
+        fill = 0.0 if value is None else value
+        for d in spatial:
+            lo, hi = pads[d]
+            if input.shape[d] + min(lo, 0) + min(hi, 0) == 0:  # all is pad: one pixel stays, and is written over
+                first = (slice(None),) * d + (slice(0, 1),)
+                input = torch.masked_fill(getitem(input, first), torch.ones((), dtype=torch.bool), fill)
+                pads[d] = more[d] = (lo - 1, 0) if lo > 0 else (0, hi - 1)
+        assert isinstance(input, TileTensor)
+        return _constant(_crop(input, pads), more, fill)
     if mode == "circular":
         return _circular(_crop(input, pads), more)
     # These copy pixels even if a negative pad takes them away.

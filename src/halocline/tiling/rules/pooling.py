@@ -148,7 +148,7 @@ def _average(
     divisor_override: int | None = None,
 ) -> TileTensor:
     windows, pads = windows_asked(input.spec.size, kernel_size, stride, padding, 1, ceil_mode)
-    operator = _average_operator(windows, input.spec.size, pads, count_include_pad, divisor_override)
+    operator = _average_operator(windows, input.spec.size, pads, count_include_pad, hashable(divisor_override))
     return windowed(input, windows, operator)
 
 
@@ -179,7 +179,7 @@ def _lp_pool(function: Callable[..., Any], dims: int) -> None:
         assert isinstance(input, TileTensor)
         out = _average(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)  # type: ignore[arg-type]
         powers = torch.sign(out) * F.relu(torch.abs(out))
-        return (powers * prod(tuples(kernel_size, dims))).pow(1.0 / norm_type)  # type: ignore[return-value]
+        return (powers * prod(tuples(hashable(kernel_size), dims))).pow(1.0 / norm_type)  # type: ignore[return-value]
 
 
 _max_pool((F.max_pool1d, torch.max_pool1d), 1)

@@ -24,13 +24,18 @@ from halocline.tiling.tensor import TileTensor, rule, untiled
 
 def reduced_dims(ndim: int, dim: Any) -> Dims:
     """The dims that a `dim` argument names, counted from the front and sorted; all of them for None or ()."""
-    if dim is None or dim == () or dim == []:
+    if dim is None or _none(dim):
         return tuple(range(ndim))
-    given = (dim,) if isinstance(dim, int) else tuple(dim)
+    given = tuple(map(int, dim)) if isinstance(dim, (list, tuple)) else (int(dim),)
     for d in given:
         if not -ndim <= d < ndim:
             raise IndexError(f"dim {d} is out of range for a tensor of {ndim} dims; use -{ndim} to {ndim - 1}")
     return tuple(sorted({d % ndim for d in given}))
+
+
+def _none(dim: Any) -> bool:
+    """Whether a `dim` argument names no dims."""
+    return isinstance(dim, (list, tuple)) and not dim
 
 
 def spec_after_reduction(spec: TileSpec, ndim: int, dims: Dims, keepdim: bool) -> TileSpec:
@@ -58,14 +63,6 @@ def _among_zeros(part: Tensor, spec: TileSpec, dims: Dims) -> Tensor:
 
 def _squeezed(kept: Tensor, dims: Dims, keepdim: bool) -> Tensor:
     return kept if keepdim else kept.squeeze(dims)
-
-
-def _torch_names(function: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments without numpy's names, which torch takes, too."""
-    if kwargs.get("out") is not None:
-        raise untiled(function, args, kwargs, why="out= has no rule; assign the result instead")
-    renamed = {"axis": "dim", "keepdims": "keepdim"}
-    return {renamed.get(name, name): value for name, value in kwargs.items() if name != "out"}
 
 
 # ------------------------------------------------------------------------------------------------------------- sums
@@ -97,21 +94,15 @@ def reduce(x: TileTensor, dim: Any, keepdim: bool, mean: bool, dtype: torch.dtyp
 
 
 @rule(torch.sum, Tensor.sum)
-def total(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return _reduce_as_asked(torch.sum, False, input, args, kwargs)
+def total(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    assert isinstance(input, TileTensor)
+    return reduce(input, dim, keepdim, False, dtype)
 
 
 @rule(torch.mean, Tensor.mean)
-def mean(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return _reduce_as_asked(torch.mean, True, input, args, kwargs)
-
-
-def _reduce_as_asked(function: Any, mean: bool, input: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    kwargs = _torch_names(function, (input, *args), kwargs)
-    dim = args[0] if args else kwargs.get("dim")
-    keepdim = args[1] if len(args) > 1 else kwargs.get("keepdim", False)
+def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
     assert isinstance(input, TileTensor)
-    return reduce(input, dim, keepdim, mean, kwargs.get("dtype"))
+    return reduce(input, dim, keepdim, True, dtype)
 
 
 @rule(torch.nanmean, Tensor.nanmean)
@@ -160,14 +151,14 @@ def _reduction(
         function = functions[0]
         if name == "count_nonzero" and len(args) > 1:  # whose method takes dims one by one
             args = (args,)
-        kwargs = _torch_names(function, (input, *args), kwargs)
-        dim = args[position] if len(args) > position else kwargs.get("dim", default)
-        if isinstance(dim, Tensor) or isinstance(kwargs.get("other"), Tensor):  # max and min of two tensors
-            return (torch.maximum if name == "max" else torch.minimum)(input, *args, **kwargs)
-        keepdim = args[position + 1] if len(args) > position + 1 else kwargs.get("keepdim", False)
+        dim = args[position] if len(args) > position else default
+        if isinstance(dim, Tensor) and name in ("max", "min") and len(args) == 1:  # of two tensors
+            return (torch.maximum if name == "max" else torch.minimum)(input, dim)
+        keepdim = args[position + 1] if len(args) > position + 1 else False
         if not isinstance(input, TileTensor):
             raise untiled(function, (input, *args), kwargs, why="its input is not tiled but another argument is")
-        dims = reduced_dims(input.ndim, dim)
+        # Of no dims, any and all are those of each value; everything else is that of all of them.
+        dims = () if name in ("any", "all") and _none(dim) else reduced_dims(input.ndim, dim)
         some, every = _spatial(input, dims)
         if not some:
             out = function(input.local, *args, **kwargs)
@@ -229,17 +220,15 @@ def extreme(function: Callable[..., Tensor], x: TileTensor, dim: Any, keepdim: b
 
 
 @rule(torch.amax, Tensor.amax)
-def amax(input: Tensor, dim: Any = (), keepdim: bool = False, **kwargs: Any) -> Tensor:
-    kwargs = _torch_names(torch.amax, (input, dim), kwargs)
+def amax(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     assert isinstance(input, TileTensor)
-    return extreme(torch.amax, input, kwargs.get("dim", dim), kwargs.get("keepdim", keepdim))
+    return extreme(torch.amax, input, dim, keepdim)
 
 
 @rule(torch.amin, Tensor.amin)
-def amin(input: Tensor, dim: Any = (), keepdim: bool = False, **kwargs: Any) -> Tensor:
-    kwargs = _torch_names(torch.amin, (input, dim), kwargs)
+def amin(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     assert isinstance(input, TileTensor)
-    return extreme(torch.amin, input, kwargs.get("dim", dim), kwargs.get("keepdim", keepdim))
+    return extreme(torch.amin, input, dim, keepdim)
 
 
 @rule(torch.aminmax, Tensor.aminmax)
@@ -258,7 +247,6 @@ def _variance(name: str, deviation: bool, with_mean: bool) -> None:
 
     @rule(*functions)
     def variance(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        kwargs = _torch_names(function, (input, *args), kwargs)
         if args and isinstance(args[0], bool):  # var(unbiased)
             args = (None, *args)
         asked = {**dict(zip(("dim", "unbiased", "keepdim"), args)), **kwargs}
@@ -267,6 +255,8 @@ def _variance(name: str, deviation: bool, with_mean: bool) -> None:
         if correction is None:
             correction = int(asked.get("unbiased", True))
         assert isinstance(input, TileTensor)
+        if _none(asked.get("dim")):  # whose gradient torch divides by another number than its value
+            return function(input.full(), (), correction=correction, keepdim=keepdim)
         dims = reduced_dims(input.ndim, asked.get("dim"))
         if input.dtype.is_complex:  # the variances of the real and the imaginary part add up
             parts = [torch.var(part, dims, correction=correction, keepdim=keepdim) for part in (input.real, input.imag)]
@@ -328,11 +318,10 @@ def norm(
     p: Any = "fro",
     dim: Any = None,
     keepdim: bool = False,
-    out: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    if out is not None or p == "nuc":
-        raise untiled(torch.norm, (input, p), why="out= and the nuclear norm have no rule")
+    if p == "nuc":
+        raise untiled(torch.norm, (input, p), why="the nuclear norm has no rule")
     return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
 
 
@@ -340,7 +329,7 @@ def norm(
 def linalg_norm(
     A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    if ord is not None and not (isinstance(dim, int) or (dim is not None and len(dim) == 1)):
+    if ord is not None and (dim is None or (isinstance(dim, (list, tuple)) and len(dim) != 1)):
         raise untiled(torch.linalg.norm, (A, ord, dim), why="a matrix norm has no rule")
     return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
 

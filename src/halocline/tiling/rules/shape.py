@@ -68,8 +68,8 @@ def permuted(input: TileTensor, order: Ints) -> TileTensor:
 
 
 @rule(torch.permute, Tensor.permute)
-def permute(input: TileTensor, *dims: Any, **kwargs: Any) -> TileTensor:
-    return permuted(input, ints((*dims, *kwargs.values())))
+def permute(input: TileTensor, *dims: Any) -> TileTensor:
+    return permuted(input, ints(dims))
 
 
 @rule(torch.transpose, torch.swapaxes, torch.swapdims, Tensor.transpose, Tensor.swapaxes, Tensor.swapdims)
@@ -139,15 +139,15 @@ def reshaped(input: TileTensor, target: Ints, view: bool = False) -> Tensor:
 
 
 @rule(torch.reshape, Tensor.reshape)
-def reshape(input: TileTensor, *shape: Any, **kwargs: Any) -> Tensor:
-    return reshaped(input, ints((*shape, *kwargs.values())))
+def reshape(input: TileTensor, *shape: Any) -> Tensor:
+    return reshaped(input, ints(shape))
 
 
 @rule(Tensor.view)
-def view(input: TileTensor, *shape: Any, **kwargs: Any) -> Tensor:
-    if any(isinstance(s, torch.dtype) for s in (*shape, *kwargs.values())):
-        raise untiled(Tensor.view, (input, *shape), kwargs, why="a view as another dtype has no rule")
-    return reshaped(input, ints((*shape, *kwargs.values())), view=True)
+def view(input: TileTensor, *shape: Any) -> Tensor:
+    if any(isinstance(s, torch.dtype) for s in shape):
+        raise untiled(Tensor.view, (input, *shape), why="a view as another dtype has no rule")
+    return reshaped(input, ints(shape), view=True)
 
 
 @rule(Tensor.view_as, Tensor.reshape_as)
@@ -190,10 +190,10 @@ def unsqueeze(input: TileTensor, dim: int) -> TileTensor:
 
 
 @rule(torch.squeeze, Tensor.squeeze)
-def squeeze(input: TileTensor, *dim: Any, **kwargs: Any) -> Tensor:
+def squeeze(input: TileTensor, *dim: Any) -> Tensor:
     shape = tuple(input.shape)
     ndim = len(shape)
-    named = ints((*dim, *kwargs.values())) if dim or kwargs else tuple(range(ndim))
+    named = ints(dim) if dim else tuple(range(ndim))
     gone = {d for d in (from_front(n, ndim) for n in named) if shape[d] == 1}
     positions = input.spec.positions(ndim)
     if gone.intersection(positions):  # an image of one pixel in this dim is no longer cut in it
@@ -203,9 +203,8 @@ def squeeze(input: TileTensor, *dim: Any, **kwargs: Any) -> Tensor:
 
 
 @rule(Tensor.expand, torch.broadcast_to, Tensor.broadcast_to)
-def expand(input: TileTensor, *sizes: Any, **kwargs: Any) -> Tensor:
-    kwargs.pop("implicit", None)
-    target = ints((*sizes, *kwargs.values()))
+def expand(input: TileTensor, *sizes: Any, implicit: bool = False) -> Tensor:
+    target = ints(sizes)
     spec = input.spec
     if any(target[d] not in (-1, n) for d, n in zip(spec.dims, spec.size)):
         return input.full().expand(target)
@@ -228,13 +227,13 @@ def repeated(input: TileTensor, times: Ints) -> Tensor:
 
 
 @rule(Tensor.repeat)
-def repeat(input: TileTensor, *repeats: Any, **kwargs: Any) -> Tensor:
-    return repeated(input, ints((*repeats, *kwargs.values())))
+def repeat(input: TileTensor, *repeats: Any) -> Tensor:
+    return repeated(input, ints(repeats))
 
 
 @rule(torch.tile, Tensor.tile)
-def tile(input: TileTensor, *dims: Any, **kwargs: Any) -> Tensor:
-    times = ints((*dims, *kwargs.values()))
+def tile(input: TileTensor, *dims: Any) -> Tensor:
+    times = ints(dims)
     return repeated(input, (1,) * (input.ndim - len(times)) + times)
 
 

@@ -33,11 +33,11 @@ def _softmax(name: str, log: bool, negative: bool = False) -> None:
     spaces = (F, torch, Tensor, torch.special)
 
     @rule(*[getattr(space, name) for space in spaces if hasattr(space, name)])
-    def softmax(input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> Any:
+    def softmax(input: Tensor, dim: int | None = None, *args: Any, dtype: torch.dtype | None = None) -> Any:
         # The functional form has another argument, only for its warnings, before the dtype.
-        dtype = kwargs.get("dtype") or next((a for a in args if isinstance(a, torch.dtype)), None)
-        if not isinstance(input, TileTensor) or kwargs.get("out") is not None:
-            raise untiled(function, (input, dim), kwargs)
+        dtype = dtype or next((a for a in args if isinstance(a, torch.dtype)), None)
+        if not isinstance(input, TileTensor):
+            raise untiled(function, (input, dim))
         if dim is None:
             raise untiled(function, (input, dim), why="without dim torch guesses it from the number of dims; give dim=")
         if not -input.ndim <= dim < input.ndim:

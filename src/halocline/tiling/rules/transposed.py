@@ -152,7 +152,7 @@ def _transposed(function: Callable[..., Tensor], dims: int) -> None:
             out = conv_transpose(batch, weight, bias, stride, padding, output_padding, groups, dilation)
             return TileTensor.wrap(out.local.squeeze(0), out.spec)
         numbers = hashable(stride), hashable(padding), hashable(output_padding)
-        operator = _plan(tuple(weight.shape[2:]), *numbers, groups, hashable(dilation))
+        operator = _plan(tuple(weight.shape[2:]), *numbers, int(groups), hashable(dilation))
         sizes = tuple(w.out_size(n) for w, n in zip(operator.windows, input.spec.size))
         if 0 in sizes:
             raise ValueError(f"padding={padding} leaves no output of the image {tuple(input.shape)}; use less")

@@ -1,0 +1,188 @@
+"""A model's own autograd.Function on tiles: its forward and its backward see tiles, which behave as whole tensors.
+
+So do those that torch itself is made of: the hooks of modules, and reentrant checkpoints. Autograd knows the parts held
+only. So what a function returned is opened, which gives its backward tiles; what its backward returns is closed again.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial, wraps
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction, _SingleLevelFunction, once_differentiable
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
+
+from halocline.tiling.boxes import slices
+from halocline.tiling.route import index
+from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.tensor import TileTensor, find_tiles, untiled
+
+_GRAD_FN = getattr(Tensor, "grad_fn").__get__  # noqa: B009
+
+
+def _apply(cls: Any, *args: Any) -> Any:
+    """Function.apply, for tiles too."""
+    if not find_tiles(args):
+        return super(_SingleLevelFunction, cls).apply(*args)  # type: ignore[misc]
+    if issubclass(cls, CheckpointFunction):
+        _check_checkpoint(args)
+    args = tuple(_seen(a) if isinstance(a, TileTensor) else a for a in args)
+    out = super(_SingleLevelFunction, _on_tiles(cls)).apply(*args)  # type: ignore[misc]
+    returned = list(out) if isinstance(out, tuple) else [out]
+    found = [(i, t, _node(t)) for i, t in enumerate(returned) if isinstance(t, Tensor)]
+    moving = [(i, t, node) for i, t, node in found if isinstance(node, BackwardCFunction)]
+    if not moving:
+        return out
+    node = moving[0][2]
+    node.register_prehook(partial(_close_last, ref(node), []))
+    parts = super(_SingleLevelFunction, _Opened).apply(*(t for _, t, _ in moving))  # type: ignore[misc]
+    for (i, t, _), part in zip(moving, parts):
+        returned[i] = _filled(t, part) if isinstance(t, TileTensor) else part
+    return tuple(returned) if isinstance(out, tuple) else returned[0]
+
+
+# Torch asks no rule when a function is applied. This is what Function.apply calls, which models may have kept.
+_SingleLevelFunction.apply = classmethod(_apply)  # type: ignore[attr-defined]
+
+
+def _node(tensor: Tensor) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        return _GRAD_FN(tensor)
+
+
+def _seen(tile: TileTensor) -> TileTensor:
+    """The tile as autograd is to see it: one that was made a leaf when it was there has no place in the graph."""
+    return TileTensor.wrap(tile.local, tile.spec) if tile.local.requires_grad and _node(tile) is None else tile
+
+
+# ------------------------------------------------------------------------------------------- what the function returned
+
+
+class _Opened(torch.autograd.Function):
+    """The owned parts of all the tiles that a function returned, and its plain results, so that its backward is given
+    the gradients of all if one has any: autograd itself would make zeros of the parts' shapes."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.specs = [t.spec if isinstance(t, TileTensor) else None for t in tensors]
+        parts = (t._local[_owned(t.spec)] if isinstance(t, TileTensor) else t for t in tensors)
+        return tuple(torch.ops.aten._unsafe_view(p.detach(), p.shape) for p in parts)  # no views: they may be written
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        return tuple(
+            grad if spec is None else TileTensor.wrap(_among_zeros(grad, spec), spec)
+            for grad, spec in zip(grads, ctx.specs)
+        )
+
+
+def _filled(tile: TileTensor, owned: Tensor) -> TileTensor:
+    """The same tile, now with its place in the graph; its margin, if any, is fetched anew."""
+    tile._local = TileTensor.wrap(owned, tile.spec.without_margin()).fetched(tile.spec.have).local
+    return tile
+
+
+def _owned(spec: TileSpec) -> Any:
+    return index(slices(spec.box, spec.held), spec.dims)
+
+
+def _among_zeros(owned: Tensor, spec: TileSpec) -> Tensor:
+    """Owned pixels, with zeros for pixels of other ranks."""
+    if spec.bare:
+        return owned
+    held = owned.new_zeros(spec.local_shape(tuple(owned.shape)))
+    held[_owned(spec)] = owned
+    return held
+
+
+# -------------------------------------------------------------------------------------------- what its backward returns
+
+
+@cache
+def _on_tiles(cls: Any) -> Any:
+    """The same function, whose backward is given tiles and returns tiles for tiles, plain tensors for plain ones."""
+    forward, setup = cls.forward, cls.setup_context
+    back = "backward" if cls.vjp is torch.autograd.Function.vjp else "vjp"
+    own = getattr(cls, back)
+
+    def remember(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.tiles = [(a.spec, tuple(a.shape)) if isinstance(a, TileTensor) else None for a in inputs]
+        returned = output if isinstance(output, tuple) else (output,)
+        ctx.returned = [t.spec if isinstance(t, TileTensor) else None for t in returned]
+
+    @wraps(forward)
+    def run(ctx: Any, *args: Any) -> Any:
+        out = forward(ctx, *args)
+        remember(ctx, args, out)
+        return out
+
+    @wraps(setup)
+    def set_up(ctx: Any, inputs: Any, output: Any) -> Any:
+        remember(ctx, inputs, output)
+        return setup(ctx, inputs, output)
+
+    @wraps(own)
+    def backward(ctx: Any, *grads: Any) -> Any:
+        # Of a tile written in place autograd itself asks for the gradient, by the part held.
+        inside = any(type(g) is Tensor and s is not None for g, s in zip(grads, ctx.returned))
+        results = own(ctx, *map(_as_tile, grads, ctx.returned))
+        listed = results if isinstance(results, tuple) else (results,)
+        closed = tuple(map(partial(_like, cls), listed, ctx.tiles))
+        return (*(_close(closed, None) if inside else closed), *listed[len(ctx.tiles) :])
+
+    apart = setup is not torch.autograd.Function.setup_context
+    halves: dict[str, Any] = {"setup_context": set_up} if apart else {"forward": run}
+    members = {name: staticmethod(function) for name, function in {**halves, back: backward}.items()}
+    return type(cls.__name__, (cls,), {**members, "__module__": cls.__module__})
+
+
+def _as_tile(grad: Any, spec: TileSpec | None) -> Any:
+    if spec is None or type(grad) is not Tensor:
+        return grad
+    if not spec.bare:  # what this rank found for pixels of others goes to these
+        bare = spec.without_margin()
+        with torch.enable_grad():
+            owned = torch.zeros_like(grad[_owned(spec)]).requires_grad_()
+            held = TileTensor.wrap(owned, bare).fetched(spec.have).local
+        grad, spec = torch.autograd.grad(held, owned, grad)[0], bare
+    return TileTensor.wrap(grad, spec)
+
+
+def _like(cls: Any, result: Any, given: tuple[TileSpec, tuple[int, ...]] | None) -> Any:
+    """What a backward returned for one argument, of the kind that the argument was."""
+    if given is None or result is None:
+        return result.full() if isinstance(result, TileTensor) else result
+    spec, shape = given
+    if tuple(result.shape) != shape or (isinstance(result, TileTensor) and result.spec.dims != spec.dims):
+        raise untiled(cls.backward, (result,), why=f"a tile of {list(shape)} needs a gradient of that shape")
+    return result.retiled(spec) if isinstance(result, TileTensor) else TileTensor.wrap(part_of(result, spec), spec)
+
+
+def _close_last(node: Any, last: list[Any], given: Any) -> None:
+    """Before a backward: let `_close` be called after all hooks that were set by now."""
+    while last:
+        last.pop().remove()
+    last.append(node().register_hook(_close))
+
+
+def _close(results: tuple[Tensor | None, ...], given: Any) -> tuple[Tensor | None, ...]:
+    """A tile's gradient, as autograd is to see it: that of the pixels held, of which only the owned ones have any."""
+    return tuple(_among_zeros(r.owned, r.spec) if isinstance(r, TileTensor) else r for r in results)
+
+
+# ------------------------------------------------------------------------------------------------ reentrant checkpoints
+
+
+def _check_checkpoint(args: tuple[Any, ...]) -> None:
+    """Its backward reads the gradients of its inputs off the leaves that it made of them."""
+    tensors = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
+    if not all(isinstance(t, TileTensor) and t.spec.bare for t in tensors):
+        why = (
+            "a reentrant one takes tiles without margins and no plain tensors with gradients; give use_reentrant=False"
+        )
+        raise untiled(checkpoint, tensors, why=why)

@@ -1,0 +1,88 @@
+"""Gradients of tiles, or with respect to tiles: `torch.autograd.grad`, and backwards whose gradients are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.tensor import TileTensor, rule, untiled
+
+
+@rule(torch.autograd.grad)
+def gradients(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of tiles are tiles, those of plain tensors whole. An output that is a tile needs its gradient."""
+    listed = [(value,) if isinstance(value, Tensor) else tuple(value) for value in (outputs, inputs)]
+    outputs, inputs = listed
+    given = (None,) * len(outputs) if grad_outputs is None else grad_outputs
+    given = (given,) if isinstance(given, Tensor) else tuple(given)
+    if any(isinstance(t, TileTensor) and not t.spec.bare for t in inputs) or is_grads_batched:
+        why = "the gradient of a tile with margins is not whole before they are returned; take it outside of fused()"
+        raise untiled(torch.autograd.grad, (outputs, inputs), why=why)
+    if any(isinstance(o, TileTensor) and g is None for o, g in zip(outputs, given)):
+        raise untiled(torch.autograd.grad, (outputs, inputs), why="give grad_outputs, or reduce the tile to one number")
+    found = torch.autograd.grad(
+        [o.owned if isinstance(o, TileTensor) else o for o in outputs],
+        [t.local if isinstance(t, TileTensor) else t for t in inputs],
+        [_gradient(o, g) for o, g in zip(outputs, given)],
+        retain_graph=retain_graph,
+        create_graph=create_graph,
+        allow_unused=allow_unused,
+        materialize_grads=materialize_grads,
+    )
+    pairs = zip(inputs, found)
+    return tuple(TileTensor.wrap(g, t.spec) if isinstance(t, TileTensor) and g is not None else g for t, g in pairs)
+
+
+@rule(torch.autograd.backward)
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    """Of tiles whose gradients are given, as tiles or whole."""
+    listed = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    given = grad_variables if grad_tensors is None else grad_tensors
+    grads = (given,) * len(listed) if given is None or isinstance(given, Tensor) else tuple(given)
+    if any(isinstance(t, TileTensor) and g is None for t, g in zip(listed, grads)):
+        raise untiled(Tensor.backward, listed, why="a loss is one number: reduce the tile, with mean() or sum()")
+    leaves = () if inputs is None else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    if any(isinstance(leaf, TileTensor) and not leaf.spec.bare for leaf in leaves):
+        why = "the gradient of a tile with margins is not whole before they are returned; take it outside of fused()"
+        raise untiled(Tensor.backward, listed, why=why)
+    torch.autograd.backward(
+        [t.owned if isinstance(t, TileTensor) else t for t in listed],
+        [_gradient(t, g) for t, g in zip(listed, grads)],
+        retain_graph,
+        create_graph,
+        inputs=[leaf.local if isinstance(leaf, TileTensor) else leaf for leaf in leaves] or None,
+    )
+
+
+@rule(Tensor.backward)
+def backward_of(
+    tensor: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
+) -> None:
+    backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _gradient(tensor: Tensor, grad: Tensor | None) -> Tensor | None:
+    if grad is None or not isinstance(tensor, TileTensor):
+        return grad.full() if isinstance(grad, TileTensor) else grad
+    bare = tensor.spec.without_margin()
+    return grad.retiled(bare).local if isinstance(grad, TileTensor) else part_of(grad, bare)
