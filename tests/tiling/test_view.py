@@ -207,3 +207,22 @@ def test_data_of_a_plain_tensor_is_no_tile() -> None:
         plain.data = x
     plain.data = image(SHAPE)
     assert torch.equal(plain, image(SHAPE))
+
+
+class Writer(nn.Module):
+    def __init__(self, write: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(3, 3, 3, padding=1, dtype=torch.float64) for _ in range(2))
+        self.write = write
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x) * 1.5
+        self.write(y)
+        return self.second(y * y)
+
+
+@pytest.mark.parametrize("number", range(len(WRITES)))
+def test_so_it_does_on_lanes_and_under_fused_halos(number: int) -> None:
+    model = nn.Sequential(*(Writer(WRITES[number]) for _ in range(2)))
+    assert_exact(model, SHAPE, grid=(2, 2, 1), dims=(-4, -2, -1))
+    assert_exact(tiling.fuse(model), SHAPE, grid=(2, 2))
