@@ -102,8 +102,13 @@ def test_what_is_written_to_a_gathered_view_reaches_the_tile(number: int, margin
     assert_exact(written(WRITES[number]), SHAPE, cuts=[[0, 1, 6], [0, 1, 9]], margin=margin)
 
 
+def each_sample(y: Tensor) -> None:
+    for sample in y.flatten(2):
+        sample[1].mul_(2)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("write", [*WRITES, into_out])
+@pytest.mark.parametrize("write", [*WRITES, into_out, each_sample])
 def test_so_it_does_without_gradients(write: Callable[[Tensor], Any], mode: Any) -> None:
     def model(x: Tensor) -> Tensor:
         with mode():

@@ -89,6 +89,8 @@ def on_plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     for view, writes in zip(views, before):
         if _may_write(function, kwargs) if writes is None else _writes(view._plain) != writes:
             view.origin.write()
+    if function is Tensor.__iter__:
+        return iter(_closed(tuple(result), views))
     return _closed(result, views)
 
 
