@@ -1,9 +1,9 @@
 """Which norms of a model torch misreads while it runs.
 
 torch's CPU kernel for the gradient of batch norm, which instance norm uses as well, takes a tensor for one in another
-memory format where its strides fit two of them: a batch of one sample, an image of one row or column. Whether it does is
-asked of the kernel itself, with whole numbers that lie in memory as a norm's input and its gradient do: what it makes
-of those is exact or wrong. Knows nothing of tiles, whose rules give the kernel tensors that it reads right.
+memory format where its strides fit two of them: a batch of one sample, an image of one row or column. Whether it does
+so is asked of the kernel itself, with whole numbers that lie in memory as a norm's input and its gradient do: what it
+makes of those is exact or wrong. Knows nothing of tiles, whose rules give the kernel tensors that it reads right.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ OUTSIDE = "of the loss"
 
 
 class MisreadNorms(TorchFunctionMode):
-    """Within it, forwards and backwards of `layers` are watched; `names` are the modules whose norms were misread, in the
-    order of the model."""
+    """Within it, forwards and backwards of `layers` are watched; `names` are the modules whose norms were misread, as
+    they stand in the model."""
 
     def __init__(self, layers: Iterable[tuple[str, nn.Module]]) -> None:
         super().__init__()

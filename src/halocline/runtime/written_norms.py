@@ -1,9 +1,9 @@
 """Batch and instance norm written out in elementary operations, to hold other computations against.
 
-torch's CPU kernel for their gradient misreads some tensors (see misread_norms), on one device as anywhere. Here they are
-what they mean: a mean, a variance, a product and a sum. The forward's kernel reads right, so running statistics are
-torch's own; so do the kernels of group, layer and RMS norm, which are left alone. Knows nothing of ranks and tiles:
-anything but a plain tensor is left alone, too.
+torch's CPU kernel for their gradient misreads some tensors (see misread_norms), on one device as anywhere. Here they
+are what they mean: a mean, a variance, a product and a sum. What torch reads right is left to it: running statistics,
+and group, layer and RMS norm, which have kernels of their own. Knows nothing of ranks and tiles: anything but a plain
+tensor is left alone.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def _batch_norm(
 ) -> Tensor:
     with torch.no_grad():
         torchs = F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    given = None if training else (running_mean, running_var)
     dims = [d for d in range(input.ndim) if d != 1]
-    return _laid_out(_normalised(input, None if training else (running_mean, running_var), dims, weight, bias, eps), torchs)
+    return _laid_out(_normalised(input, given, dims, weight, bias, eps), torchs)
 
 
 def _instance_norm(
