@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 _FOLDED = {F.batch_norm: False, torch.batch_norm: False, F.instance_norm: True, torch.instance_norm: True}
@@ -32,15 +33,16 @@ class MisreadNorms(TorchFunctionMode):
     def __init__(self, layers: Iterable[tuple[str, nn.Module]]) -> None:
         super().__init__()
         self.names: list[str] = []
-        self._modules = [(".".join(filter(None, (n, key))), m) for n, x in layers for key, m in x.named_modules()]
+        self._named = {m: ".".join(filter(None, (n, key))) for n, layer in layers for key, m in layer.named_modules()}
         self._inside = [OUTSIDE]
         """Whose forward runs, the innermost last."""
 
     def __enter__(self) -> MisreadNorms:
-        self._hooks = []
-        for name, module in self._modules:
-            self._hooks.append(module.register_forward_pre_hook(partial(self._begin, name)))
-            self._hooks.append(module.register_forward_hook(self._end, always_call=True))
+        # Of all modules at once: those that torch.jit made take no hooks of their own.
+        self._hooks = [
+            register_module_forward_pre_hook(self._begin),
+            register_module_forward_hook(self._end, always_call=True),
+        ]
         super().__enter__()
         return self
 
@@ -49,8 +51,8 @@ class MisreadNorms(TorchFunctionMode):
         for hook in self._hooks:
             hook.remove()
 
-    def _begin(self, name: str, *_: Any) -> None:
-        self._inside.append(name)
+    def _begin(self, module: nn.Module, *_: Any) -> None:
+        self._inside.append(self._named.get(module, self._inside[-1]))
 
     def _end(self, *_: Any) -> None:
         self._inside.pop()
@@ -68,7 +70,7 @@ class MisreadNorms(TorchFunctionMode):
         if folded:
             input, grad = (t.reshape(1, -1, *t.shape[2:]) for t in (input.contiguous(), grad))
         if name not in self.names and misread(tuple(input.shape), input.stride(), grad.stride()):
-            self.names = [n for n in (*(n for n, _ in self._modules), OUTSIDE) if n in (name, *self.names)]
+            self.names = [n for n in (*self._named.values(), OUTSIDE) if n in (name, *self.names)]
 
 
 def _without_data(tensor: Tensor) -> Tensor:
