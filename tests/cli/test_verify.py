@@ -24,6 +24,34 @@ def dense():
 
 def exponents():
     return [lambda: nn.Conv2d(3, 4, 3, padding=1), Exponent]
+
+
+class Sequence(nn.Module):
+    # Pixels as a sequence whose second dim are the samples: its gradient's strides fit two formats for one sample.
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x):
+        return self.norm(x.permute(2, 3, 0, 1)).tanh().permute(2, 3, 0, 1)
+
+
+def sequence(norm):
+    return nn.Conv2d(3, 4, 3, padding=1), norm, Sequence(), nn.Conv2d(4, 3, 3, padding=1)
+
+
+def sequences():
+    return nn.Sequential(*sequence(nn.BatchNorm2d(4)), *sequence(nn.InstanceNorm2d(4)))
+
+
+class Nudged(nn.Module):
+    # Another result on tiles than on one device.
+    def forward(self, x):
+        return x if type(x).__name__ == "Tensor" else x * (1 + 1e-6)
+
+
+def nudged():
+    return nn.Sequential(Nudged(), *sequence(nn.BatchNorm2d(4)))
 """
 
 
@@ -31,6 +59,11 @@ COMMANDS = {
     "gems": "small-cnn --split-size 2 --num-spatial-parts 2 --times 2 --image-size 21,18 --json",
     "plan": "my_model:dense --plan p.toml --batch-size 5 --dtype float32",
     "refused": "my_model:exponents --split-size 1 --num-spatial-parts 2",
+    "misread": "my_model:sequences --split-size 1 --batch-size 1 --num-spatial-parts 2 --image-size 8,6",
+    "misread, json": "my_model:sequences --split-size 3 --balance 2,4,2 --batch-size 1 --image-size 8,6 --json",
+    "misread there, too": "my_model:sequences --split-size 2 --batch-size 1 --num-spatial-parts 2 --image-size 8,6",
+    "misread and wrong": "my_model:nudged --split-size 1 --batch-size 1 --num-spatial-parts 2 --image-size 8,6 --json",
+    "wrong": "my_model:nudged --split-size 1 --batch-size 2 --num-spatial-parts 2 --image-size 8,6",
 }
 
 
@@ -72,6 +105,60 @@ def test_what_cannot_be_exact_is_refused_in_one_line(verified: dict[str, Ended])
     assert done.code == 2
     assert "matrix_exp" in done.err
     assert done.err.strip().count("\n") == 0, done.err
+
+
+@pytest.mark.slow
+def test_one_device_whose_norms_torch_misreads_is_no_reference(verified: dict[str, Ended]) -> None:
+    """With one sample torch's CPU kernel took a norm's gradient for one in another memory format on one device, and a
+    plan on tiles, which was right, was NOT EXACT."""
+    done = verified["misread"]
+    assert done.code == 0, done.out + done.err
+    *_, verdict, why = done.out.strip().splitlines()
+    assert verdict.startswith("exact: my_model:sequences under layer on 2 processes differs from one device with its")
+    assert "misreads the gradient of norms 1, 5 on one device" in why
+    assert "too" not in why
+
+
+@pytest.mark.slow
+def test_a_misread_reference_is_a_field_of_the_json(verified: dict[str, Ended]) -> None:
+    """Without tiles, where what a stage receives from the next happens to be read right."""
+    done = verified["misread, json"]
+    assert done.code == 0, done.out + done.err
+    facts = json.loads(done.out)
+    assert facts["exact"] and facts["worst"] <= 1e-10
+    assert facts["misread"]["norms"] == ["1", "5"]
+    assert facts["misread"]["one_device"] > 1e-3
+    assert facts["misread"]["on_ranks"] == []
+    assert "rounding" not in facts
+
+
+@pytest.mark.slow
+def test_norms_that_torch_misreads_on_the_processes_as_well(verified: dict[str, Ended]) -> None:
+    done = verified["misread there, too"]
+    assert done.code == 1, done.out + done.err
+    *_, verdict, why = done.out.strip().splitlines()
+    assert verdict.startswith("NOT EXACT")
+    assert "misreads the gradient of norms 1, 5 on one device" in why
+    assert "On this plan's processes it misreads norm 5, too: train with two or more samples per microbatch" in why
+
+
+@pytest.mark.slow
+def test_a_wrong_plan_is_not_excused_by_a_misread_reference(verified: dict[str, Ended]) -> None:
+    done = verified["misread and wrong"]
+    assert done.code == 1, done.out + done.err
+    facts = json.loads(done.out)
+    assert 1e-10 < facts["worst"] < 1e-4 < facts["misread"]["one_device"]
+    assert facts["misread"]["norms"] == ["2"]
+    assert facts["rounding"] < 1e-10
+
+
+@pytest.mark.slow
+def test_a_wrong_plan_beside_a_sound_reference(verified: dict[str, Ended]) -> None:
+    done = verified["wrong"]
+    assert done.code == 1, done.out + done.err
+    assert "NOT EXACT: my_model:nudged under layer on 2 processes differs from one device by" in done.out
+    assert "misreads" not in done.out
+    assert "One device differs from itself" in done.out
 
 
 @pytest.mark.parametrize(

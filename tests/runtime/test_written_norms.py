@@ -1,6 +1,10 @@
 """Norms written out are torch's norms, and right where torch's kernels misread strides."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -19,12 +23,10 @@ NORMS: dict[str, Callable[[], nn.Module]] = {
     "batch": lambda: nn.BatchNorm2d(6),
     "batch, cumulative": lambda: nn.BatchNorm2d(6, momentum=None),
     "batch, bare": lambda: nn.BatchNorm2d(6, affine=False, track_running_stats=False),
+    "batch, over processes": lambda: nn.SyncBatchNorm(6),
     "instance": lambda: nn.InstanceNorm2d(6),
     "instance, tracked": lambda: nn.InstanceNorm2d(6, affine=True, track_running_stats=True),
-    "group": lambda: nn.GroupNorm(2, 6),
-    "one group": lambda: nn.GroupNorm(1, 6, affine=False),
-    "layer": lambda: nn.LayerNorm((7, 5)),
-    "layer, bare": lambda: nn.LayerNorm((6, 7, 5), elementwise_affine=False),
+    "instance, cumulative": lambda: nn.InstanceNorm2d(6, momentum=None, track_running_stats=True),
 }
 
 
@@ -54,23 +56,72 @@ def test_they_are_torchs(name: str, training: bool, memory_format: torch.memory_
     assert found[0].stride() == expected[0].stride()
 
 
-def test_functions_of_torch_itself() -> None:
-    x, w, b = image(2, 6, 7, 5), image(6), image(6) * 2
-    mean, variance = image(6) + 1, image(6).abs()
-    for call in (
-        lambda: torch.batch_norm(x, w, b, mean, variance, False, 0.1, 1e-5, False),
-        lambda: torch.instance_norm(x, w, b, None, None, True, 0.1, 1e-5, False),
-        lambda: torch.group_norm(x, 3, w, b, 1e-5, False),
-        lambda: torch.layer_norm(x, (5,), None, None, 1e-5, False),
-        lambda: F.batch_norm(x.float(), mean.float(), variance.float()),
-        lambda: F.batch_norm(x.bfloat16(), mean.float(), variance.float(), w.float(), b.float()),
-    ):
-        expected = call()
-        with written_norms():
-            found = call()
-        assert found.dtype == expected.dtype
-        tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[found.dtype]
-        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+CALLS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "batch, torch's own": lambda x, w, v: torch.batch_norm(x, w, w, v, v, False, 0.1, 1e-5, False),
+    "instance, torch's own": lambda x, w, v: torch.instance_norm(x, w, w, None, None, True, 0.1, 1e-5, False),
+    "batch, by keyword": lambda x, w, v: F.batch_norm(
+        input=x, running_mean=v.clone(), running_var=v.clone(), weight=v, training=True, momentum=0.3, eps=1e-3
+    ),
+    "batch, torch's own by keyword": lambda x, w, v: torch.batch_norm(
+        input=x,
+        weight=w,
+        bias=None,
+        running_mean=None,
+        running_var=None,
+        training=True,
+        momentum=0.1,
+        eps=1e-5,
+        cudnn_enabled=False,
+    ),
+    "instance, by keyword": lambda x, w, v: F.instance_norm(input=x, weight=w, eps=1e-3),
+    "instance, torch's own by keyword": lambda x, w, v: torch.instance_norm(
+        input=x,
+        weight=w,
+        bias=w,
+        running_mean=v,
+        running_var=v,
+        use_input_stats=False,
+        momentum=0.1,
+        eps=1e-5,
+        cudnn_enabled=False,
+    ),
+    "a sequence": lambda x, w, v: F.batch_norm(x.flatten(2), v, v),
+    "points": lambda x, w, v: F.batch_norm(x.flatten(2).mean(2), v, v, w),
+    "a volume": lambda x, w, v: F.batch_norm(x.unsqueeze(2), None, None, w, None, True),
+    "one sample": lambda x, w, v: F.instance_norm(x[:1]),
+    "no samples": lambda x, w, v: F.batch_norm(x[:0], v, v, w),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_way_to_call_them(name: str) -> None:
+    def ran(within: AbstractContextManager[Any]) -> list[Tensor]:
+        x, w = image(2, 6, 7, 5).requires_grad_(), image(6).requires_grad_()
+        with within:
+            out = CALLS[name](x, w, image(6).detach().abs())
+        return [out.detach(), *torch.autograd.grad(out.tanh().sum(), (x, w), allow_unused=True, materialize_grads=True)]
+
+    for found, expected in zip(ran(written_norms()), ran(nullcontext())):
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_low_precision(dtype: torch.dtype, autocast: bool) -> None:
+    def ran(within: AbstractContextManager[Any]) -> Tensor:
+        with within, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return nn.BatchNorm2d(6)(image(2, 6, 7, 5).to(dtype))
+
+    found, expected = ran(written_norms()), ran(nullcontext())
+    assert found.dtype == expected.dtype
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2}[found.dtype]
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_what_torch_refuses_is_refused() -> None:
+    with written_norms(), pytest.raises(ValueError, match="more than 1 value per channel"):
+        nn.BatchNorm2d(6).double()(image(1, 6, 1, 1))
 
 
 def by_hand(x: Tensor, grad: Tensor, dims: list[int]) -> Tensor:
@@ -81,10 +132,18 @@ def by_hand(x: Tensor, grad: Tensor, dims: list[int]) -> Tensor:
     return scale * (grad - means[0] - normal * means[1])
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 4, 5), (2, 3, 1, 5), (2, 3, 4, 1), (1, 3, 1, 5)])
+def permuted(*shape: int) -> tuple[Tensor, Tensor]:
+    """An image, and a gradient in the order (pixels, batch, channels)."""
+    return image(*shape), image(*shape[2:], *shape[:2]).permute(2, 3, 0, 1)
+
+
+SHAPES = [(1, 3, 4, 5), (2, 3, 1, 5), (2, 3, 4, 1), (1, 3, 1, 5)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("norm", ["batch", "instance"])
 def test_permuted_gradients_that_torch_misreads(norm: str, shape: tuple[int, ...]) -> None:
-    x, grad = image(*shape), image(*shape[2:], *shape[:2]).permute(2, 3, 0, 1)
+    x, grad = permuted(*shape)
     function, dims = (F.batch_norm, [0, 2, 3]) if norm == "batch" else (F.instance_norm, [2, 3])
     x.requires_grad_()
     with written_norms():
@@ -92,3 +151,17 @@ def test_permuted_gradients_that_torch_misreads(norm: str, shape: tuple[int, ...
     out.backward(grad)
     assert x.grad is not None
     torch.testing.assert_close(x.grad, by_hand(x.detach(), grad, dims), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_norms_with_kernels_of_their_own_need_no_writing_out(shape: tuple[int, ...]) -> None:
+    x, grad = permuted(*shape)
+    for function, dims in (
+        (lambda x: F.group_norm(x, 1), [1, 2, 3]),
+        (lambda x: F.layer_norm(x, x.shape[2:]), [2, 3]),
+        (lambda x: F.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2), [1]),
+    ):
+        leaf = x.clone().requires_grad_()
+        function(leaf).backward(grad)
+        assert leaf.grad is not None
+        torch.testing.assert_close(leaf.grad, by_hand(x, grad, dims), rtol=1e-12, atol=1e-12)

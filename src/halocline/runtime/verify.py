@@ -9,7 +9,8 @@ in front of BatchNorm) is held against the largest gradient of the model, of whi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,11 +55,25 @@ def reference(
     seed: int = 0,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
+    within: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext,
 ) -> Reference:
     """The steps on one device: the microbatches of all replicas one after the other, each loss weighted by its samples,
-    random numbers by step, layer and microbatch."""
+    random numbers by step, layer and microbatch. They run within what `within` makes of the model."""
     net = tie(one_device(layers, seed), tied).to(device=device, dtype=dtype)
     update = optimizer(net.parameters()) if optimizer is not None else None
+    with within(net):
+        return _steps(net, plan, batches, loss, update, seed, device)
+
+
+def _steps(
+    net: nn.Module,
+    plan: Plan,
+    batches: Batches,
+    loss: Loss,
+    update: torch.optim.Optimizer | None,
+    seed: int,
+    device: torch.device | str,
+) -> Reference:
     found = Reference()
     for step, (inputs, targets) in enumerate(batches):
         whole = [t.to(device) for t in ([inputs] if isinstance(inputs, Tensor) else inputs)]

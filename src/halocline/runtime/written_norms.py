@@ -1,14 +1,14 @@
-"""Normalisation written out in elementary operations, to hold other computations against.
+"""Batch and instance norm written out in elementary operations, to hold other computations against.
 
-torch's own kernels for the gradient of batch norm misread tensors whose strides fit two memory formats (a batch of one
-sample, one channel, one pixel), on one device as anywhere. `written_norms()` replaces batch, instance, group and layer
-norm by what they mean: a mean, a variance, a product and a sum. Results lie in memory as torch's do, so that what is
-drawn or viewed after them is the same. Knows nothing of ranks and tiles: anything but a plain tensor is left alone.
+torch's CPU kernel for their gradient misreads some tensors (see misread_norms), on one device as anywhere. Here they
+are what they mean: a mean, a variance, a product and a sum. What torch reads right is left to it: running statistics,
+and group, layer and RMS norm, which have kernels of their own. Knows nothing of ranks and tiles: anything but a plain
+tensor is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,8 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-
-_NARROW = (torch.float16, torch.bfloat16)
 
 
 def written_norms() -> AbstractContextManager[Any]:
@@ -27,50 +25,12 @@ def written_norms() -> AbstractContextManager[Any]:
 
 class _Written(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        written = _WRITTEN.get(func)
         kwargs = kwargs or {}
+        written = _WRITTEN.get(func)
         input = args[0] if args else kwargs.get("input")
         if written is None or type(input) not in (Tensor, nn.Parameter) or not input.numel():
             return func(*args, **kwargs)
         return written(*args, **kwargs)
-
-
-def _normalised(input: Tensor, mean: Any, variance: Any, eps: float, weight: Any, bias: Any) -> Tensor:
-    """What every norm does with its statistics; all of them broadcast against the input."""
-    out = (input - mean) * torch.rsqrt(variance + eps)
-    out = out if weight is None else out * weight
-    return out if bias is None else out + bias
-
-
-def _laid_out(out: Tensor, like: Tensor) -> Tensor:
-    """The same values in the dtype and the order in memory of torch's own result."""
-    if out.dtype == like.dtype and out.stride() == like.stride():
-        return out
-    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(out)
-
-
-def _wide(*tensors: Tensor | None) -> list[Any]:
-    return [t.float() if t is not None and t.dtype in _NARROW else t for t in tensors]
-
-
-def _along(values: Tensor | None, ndim: int) -> Tensor | None:
-    """A value per channel, or per sample and channel, that broadcasts against (samples, channels, pixels)."""
-    if values is None:
-        return None
-    values = values.unsqueeze(0) if values.ndim == 1 else values
-    return values.reshape(*values.shape, *(1,) * (ndim - 2))
-
-
-def _plain(function: Callable[..., Tensor], input: Tensor, *args: Any) -> Tensor:
-    """What torch's own kernel makes, of which only the dtype and the strides are wanted; changes no argument."""
-    with torch.no_grad():
-        return function(input, *(a.clone() if isinstance(a, Tensor) else a for a in args))
-
-
-def _update(running: Tensor | None, towards: Tensor, momentum: float) -> None:
-    if running is not None:
-        with torch.no_grad():
-            running.copy_(running * (1 - momentum) + towards.to(running.dtype) * momentum)
 
 
 def _batch_norm(
@@ -83,16 +43,11 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    like = _plain(F.batch_norm, input, running_mean, running_var, weight, bias, training, momentum, eps)
-    x, mean, variance, w, b = _wide(input, running_mean, running_var, weight, bias)
-    if training:
-        dims = [d for d in range(input.ndim) if d != 1]
-        mean, variance = x.mean(dims), x.var(dims, correction=0)
-        count = input.numel() // input.shape[1]
-        _update(running_mean, mean, momentum)
-        _update(running_var, variance * (count / (count - 1)), momentum)
-    mean, variance, w, b = (_along(v, input.ndim) for v in (mean, variance, w, b))
-    return _laid_out(_normalised(x, mean, variance, eps, w, b), like)
+    with torch.no_grad():
+        torchs = F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    given = None if training else (running_mean, running_var)
+    dims = [d for d in range(input.ndim) if d != 1]
+    return _laid_out(_normalised(input, given, dims, weight, bias, eps), torchs)
 
 
 def _instance_norm(
@@ -105,80 +60,72 @@ def _instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    like = _plain(F.instance_norm, input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
-    x, mean, variance, w, b = _wide(input, running_mean, running_var, weight, bias)
-    if use_input_stats:
-        dims = list(range(2, input.ndim))
-        mean, variance = x.mean(dims), x.var(dims, correction=0)
-        count = input[0, 0].numel()
-        _update(running_mean, mean.mean(0), momentum)
-        _update(running_var, variance.mean(0) * (count / (count - 1)), momentum)
-    mean, variance, w, b = (_along(v, input.ndim) for v in (mean, variance, w, b))
-    return _laid_out(_normalised(x, mean, variance, eps, w, b), like)
+    with torch.no_grad():
+        torchs = F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+    given = None if use_input_stats else (running_mean, running_var)
+    return _laid_out(_normalised(input, given, list(range(2, input.ndim)), weight, bias, eps), torchs)
 
 
-def _group_norm(
-    input: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    *_: Any,
-    **__: Any,
+def _normalised(
+    input: Tensor, given: Any, dims: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    like = _plain(F.group_norm, input, num_groups, weight, bias, eps)
-    x, w, b = _wide(input, weight, bias)
-    grouped = x.unflatten(1, (num_groups, -1))
-    dims = list(range(2, grouped.ndim))
-    each = input.shape[1] // num_groups
-    mean, variance = (
-        _along(v.repeat_interleave(each, 1), input.ndim) for v in (grouped.mean(dims), grouped.var(dims, correction=0))
-    )
-    return _laid_out(_normalised(x, mean, variance, eps, _along(w, input.ndim), _along(b, input.ndim)), like)
+    """With the given mean and variance of each channel, or with those over `dims`."""
+
+    def along(values: Tensor) -> Tensor:
+        return _wide(values).view(-1, *(1,) * (input.ndim - 2))
+
+    x = _wide(input)
+    if given is None:
+        mean, variance = x.mean(dims, keepdim=True), x.var(dims, correction=0, keepdim=True)
+    else:
+        mean, variance = map(along, given)
+    out = (x - mean) * torch.rsqrt(variance + eps)
+    out = out if weight is None else out * along(weight)
+    return out if bias is None else out + along(bias)
 
 
-def _layer_norm(
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _laid_out(out: Tensor, like: Tensor) -> Tensor:
+    """The same values in the dtype and the order in memory of torch's own result, for what is drawn or viewed next."""
+    if out.dtype == like.dtype and out.stride() == like.stride():
+        return out
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(out)
+
+
+def _torch_batch_norm(
     input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    *_: Any,
-    **__: Any,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
 ) -> Tensor:
-    like = _plain(F.layer_norm, input, normalized_shape, weight, bias, eps)
-    x, w, b = _wide(input, weight, bias)
-    dims = list(range(-len(normalized_shape), 0))
-    mean, variance = x.mean(dims, keepdim=True), x.var(dims, correction=0, keepdim=True)
-    return _laid_out(_normalised(x, mean, variance, eps, w, b), like)
+    return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
-def _by_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same for torch.batch_norm and torch.instance_norm, which take their parameters first."""
-
-    def written(
-        input: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        training: bool,
-        momentum: float,
-        eps: float,
-        cudnn_enabled: bool = True,
-    ) -> Tensor:
-        return function(input, running_mean, running_var, weight, bias, training, momentum, eps)
-
-    return written
+def _torch_instance_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:
+    return _instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 
 
 _WRITTEN: dict[Any, Callable[..., Tensor]] = {
     F.batch_norm: _batch_norm,
-    torch.batch_norm: _by_place(_batch_norm),
+    torch.batch_norm: _torch_batch_norm,
     F.instance_norm: _instance_norm,
-    torch.instance_norm: _by_place(_instance_norm),
-    F.group_norm: _group_norm,
-    torch.group_norm: _group_norm,
-    F.layer_norm: _layer_norm,
-    torch.layer_norm: _layer_norm,
+    torch.instance_norm: _torch_instance_norm,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +24,10 @@ from halocline.runtime.engine import Engine
 from halocline.runtime.launch import RankFailed, join, run_local
 from halocline.runtime.layers import one_device, own_randomness
 from halocline.runtime.lost import PeerLost
+from halocline.runtime.misread_norms import MisreadNorms
 from halocline.runtime.stage import Loss
 from halocline.runtime.verify import Differences, Reference, between, compare, reference
+from halocline.runtime.written_norms import written_norms
 
 LOSSES: dict[str, Loss] = {"cross-entropy": F.cross_entropy, "mse": F.mse_loss}
 IGNORED = -100
@@ -154,26 +157,37 @@ def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Difference
     say("one device")
     output = trial.output_shape()
     known = _on_one_device(trial, plan, output, trial.batches(output))
+    found, _ = _on_ranks(trial, plan, output, known, say)
+    return found
+
+
+def _on_ranks(
+    trial: Trial, plan: Plan, output: tuple[int, ...], known: Reference, say: Callable[[str], None], watch: bool = False
+) -> tuple[Differences, list[str]]:
+    """How the plan differs from what is known; and which norms torch misreads there, if that is watched."""
     with tempfile.TemporaryDirectory(prefix="halocline-verify-") as directory:
         path = Path(directory) / "reference.pt"
         torch.save(vars(known), path)
         say(f"{plan.world_size} processes")
         try:
-            ranks = run_local(plan.world_size, _compare_here, trial, output, str(path))
+            ranks = run_local(plan.world_size, _compare_here, trial, output, str(path), watch)
         except RankFailed as error:  # those that wait for the one that failed may have to be ended
             raise ValueError(str(error)) from error
     failed = sorted(rank for rank in ranks if isinstance(rank, _Failure))
     if failed:
         # The first is the cause; the others are ranks that waited for it in vain.
         raise ValueError(failed[0].story)
-    found = Differences()
-    for rank in ranks:
-        found.merge(rank)
+    found, misread = Differences(), []
+    for theirs, names in ranks:
+        found.merge(theirs)
+        misread += [name for name in names if name not in misread]
     found.require(known)
-    return found
+    return found, misread
 
 
-def _on_one_device(trial: Trial, plan: Plan, output: Sequence[int], batches: list[tuple[Any, Tensor]]) -> Reference:
+def _on_one_device(
+    trial: Trial, plan: Plan, output: Sequence[int], batches: list[tuple[Any, Tensor]], within: Any = nullcontext
+) -> Reference:
     with own_randomness(trial.seed):
         return reference(
             trial.made().layers,
@@ -185,7 +199,43 @@ def _on_one_device(trial: Trial, plan: Plan, output: Sequence[int], batches: lis
             seed=trial.seed,
             dtype=trial.torch_dtype,
             device=trial.device,
+            within=within,
         )
+
+
+class Misread(NamedTuple):
+    """Norms whose gradient torch computes wrongly, and how a plan stands against norms written out."""
+
+    norms: list[str]
+    """The modules, on one device."""
+    one_device: float
+    """By how much it differs from one device with norms written out."""
+    on_ranks: list[str]
+    """The modules, where the plan gives torch's kernel what it misreads: in stages without tiles."""
+    found: Differences
+    """How the plan differs from one device with norms written out."""
+
+
+def misread(trial: Trial, tolerance: float, say: Callable[[str], None] = lambda _: None) -> Misread | None:
+    """Compare again where one device is no reference, because torch misreads norms on it; else None."""
+    plan, output = Plan.from_toml(trial.plan), trial.output_shape()
+    batches = trial.batches(output)
+    watched: list[MisreadNorms] = []
+
+    def watch(net: nn.Module) -> MisreadNorms:
+        watched.append(MisreadNorms(net.named_children()))
+        return watched[0]
+
+    say("one device, its norms written out")
+    plain = _on_one_device(trial, plan, output, batches, watch)
+    if not watched[0].names:
+        return None
+    written = _on_one_device(trial, plan, output, batches, lambda _: written_norms())
+    apart = between(plain, written).worst
+    if apart <= tolerance:
+        return None
+    found, on_ranks = _on_ranks(trial, plan, output, written, say, watch=True)
+    return Misread(watched[0].names, apart, on_ranks, found)
 
 
 def rounding(trial: Trial) -> float | None:
@@ -210,7 +260,9 @@ def _full_precision() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def _compare_here(trial: Trial, output: tuple[int, ...], path: str) -> Differences | _Failure:
+def _compare_here(
+    trial: Trial, output: tuple[int, ...], path: str, watch: bool
+) -> tuple[Differences, list[str]] | _Failure:
     """One rank's part. An error is handed back: the launcher would print pages for one that is raised."""
     torch.set_num_threads(1)
     _full_precision()
@@ -228,7 +280,10 @@ def _compare_here(trial: Trial, output: tuple[int, ...], path: str) -> Differenc
             seed=trial.seed,
             dtype=trial.torch_dtype,
         )
-        return compare(engine, trial.batches(output), known)
+        if not watch:
+            return compare(engine, trial.batches(output), known), []
+        with MisreadNorms([layer for layers in engine.modules.values() for layer in layers]) as watched:
+            return compare(engine, trial.batches(output), known), watched.names
     except Exception as error:
         return _Failure(isinstance(error, PeerLost), time.time(), f"rank {world.rank}: {type(error).__name__}: {error}")
     finally:
