@@ -101,6 +101,12 @@ def _asked(function: Callable[..., Tensor], args: tuple[Any, ...], order: Ints, 
         return memory_order(function(torch.empty_strided(shape, strides_in(order, shape), device=device), *args))
 
 
+def apart(out: Tensor, *given: Tensor) -> Tensor:
+    """The same values, copied if they lie in the memory of what an operator was given, whose results do not on one
+    device: what is written to the one must not be seen in the other."""
+    return out.clone() if any(torch._C._is_alias_of(out, g) for g in given) else out
+
+
 def definite(tensor: Tensor) -> Tensor:
     """The same values, not copied, with the strides of the one memory format in which the tensor is contiguous.
 

@@ -17,7 +17,7 @@ from halocline.tiling.lanes import per_sample
 from halocline.tiling.rules.convolution import check_image
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import in_format_of
+from halocline.tiling.strides import apart, in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
 
@@ -57,9 +57,8 @@ def _unshuffle(local: Tensor, downscale_factor: int) -> Tensor:
 @per_sample(_shuffle, 2)
 def pixel_shuffle(input: TileTensor, upscale_factor: int) -> TileTensor:
     check_image(torch.pixel_shuffle, input, 2)
-    return TileTensor.wrap(
-        in_format_of(_shuffle(input.local, upscale_factor), input.local), _enlarged(input.spec, upscale_factor)
-    )
+    out = in_format_of(_shuffle(input.local, upscale_factor), input.local)
+    return TileTensor.wrap(apart(out, input.local), _enlarged(input.spec, upscale_factor))
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Unshuffle(Recomputed):
     factor: int
 
     def function(self, padded: Tensor, where: Geometry) -> Tensor:  # type: ignore[override]
-        return in_format_of(_unshuffle(padded, self.factor), padded)
+        return apart(in_format_of(_unshuffle(padded, self.factor), padded), padded)
 
     def channels(self, params: Sequence[Tensor | None], given: int) -> int:
         return given * self.factor**2
@@ -93,7 +92,7 @@ def channel_shuffle(input: TileTensor, groups: int) -> TileTensor:
     if local.shape[1] % groups:
         raise ValueError(f"channel_shuffle needs a multiple of {groups} channels, got {local.shape[1]}")
     out = local.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
-    return TileTensor.wrap(in_format_of(out, local), input.spec)
+    return TileTensor.wrap(apart(in_format_of(out, local), local), input.spec)
 
 
 def _gathered(function: Callable[..., Any]) -> None:
