@@ -23,6 +23,7 @@ from halocline.tiling.boxes import slices
 from halocline.tiling.exchanger import Exchanger
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import alias
 
 
 class _AllSum(torch.autograd.Function):
@@ -41,7 +42,7 @@ class _ForTiles(torch.autograd.Function):
     def forward(ctx: Any, exchanger: Exchanger, *plain: Tensor) -> tuple[Tensor, ...]:
         ctx.exchanger = exchanger
         ctx.leaves = plain if all(p.is_leaf for p in plain) else ()
-        return tuple(p.view_as(p) for p in plain)
+        return tuple(alias(p) for p in plain)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]

@@ -101,6 +101,11 @@ def _asked(function: Callable[..., Tensor], args: tuple[Any, ...], order: Ints, 
         return memory_order(function(torch.empty_strided(shape, strides_in(order, shape), device=device), *args))
 
 
+def alias(tensor: Tensor) -> Tensor:
+    """A view of the whole tensor with its very strides: `view_as` gives dims of size 1 others, of no memory format."""
+    return torch.ops.aten.alias(tensor)
+
+
 def apart(out: Tensor, *given: Tensor) -> Tensor:
     """The same values, copied if they lie in the memory of what an operator was given, whose results do not on one
     device: what is written to the one must not be seen in the other."""

@@ -19,7 +19,7 @@ from halocline.tiling.tensor import TileTensor
 
 
 @lru_cache(maxsize=4096)
-def speaker(spec: TileSpec) -> int | None:
+def _speaker(spec: TileSpec) -> int | None:
     """The rank that holds two pixels in the most dims, unless all ranks do in all of them."""
     unclear = [sum(max(2 - held, 0) for held, n in zip(shape(box), spec.size) if n > 1) for box in spec.have]
     return unclear.index(min(unclear)) if any(unclear) else None
@@ -29,8 +29,8 @@ def whole_strides(x: TileTensor) -> Ints:
     """The strides that a new tensor in the likeness of the whole one has on one device. Every rank calls this."""
     local, spec = x.local, x.spec
     order = memory_order(local)
-    first = speaker(spec)
-    if first is not None and not isinstance(local, FakeTensor):  # a shape without data needs no such care
+    speaker = _speaker(spec)
+    if speaker is not None and not isinstance(local, FakeTensor):  # a shape without data needs no such care
         said = spec.exchanger.all_gather(torch.tensor(order, device=local.device))
-        order = tuple(said[first].tolist())
+        order = tuple(said[speaker].tolist())
     return strides_in(order, tuple(x.shape))

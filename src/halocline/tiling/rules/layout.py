@@ -8,23 +8,33 @@ any of them copies, all do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from halocline.tiling.boxes import shape
+from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, rule
-from halocline.tiling.whole_order import speaker
+
+
+@lru_cache(maxsize=4096)
+def _unclear(spec: TileSpec) -> bool:
+    """Whether any rank holds so few pixels of a dim that they do not show how the whole lies."""
+    return any(held < min(n, 2) for box in spec.have for held, n in zip(shape(box), spec.size))
 
 
 def _agreed(out: Tensor, input: TileTensor, memory_format: torch.memory_format) -> TileTensor:
     """The tile of a result, which is what `input` holds or a copy of it, as on the other ranks."""
     local, spec = input.local, input.spec
-    if speaker(spec) is not None and not isinstance(local, FakeTensor):
-        copied = torch.tensor([out is not local], dtype=torch.uint8, device=local.device)
-        copied = spec.exchanger.all_gather(copied)
-        if out is local and bool(copied.any()):
+    if _unclear(spec) and not isinstance(local, FakeTensor):
+        # An empty tile has no say, and does what the others do.
+        copied = torch.tensor([out is not local and local.numel() > 0], dtype=torch.uint8, device=local.device)
+        if not bool(spec.exchanger.all_gather(copied).any()):
+            out = local if local.numel() == 0 else out
+        elif out is local:
             out = local.clone(memory_format=memory_format)
     return input if out is local else TileTensor.wrap(out, spec)
 
