@@ -181,7 +181,6 @@ READERS: dict[str, Callable[[Tensor], Any]] = {
     "compile": lambda x: torch.compile(lambda t: t * t.shape[-1], backend="eager")(x),
     "jit": lambda x: torch.jit.script(torch.nn.ReLU())(x),
     "backward": lambda x: x.backward(),
-    "autograd.grad": lambda x: torch.autograd.grad(x.requires_grad_().sum(), x),
 }
 
 

@@ -265,7 +265,7 @@ class ThreadExchanger(Exchanger):
 
     def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait:
         for peer, tensor in sends.items():
-            self._wires[self.rank, peer].put(tensor.detach().clone())  # this rank may write to it before it is read
+            self._wires[self.rank, peer].put(tensor.detach().clone())  # the sender may write to its own after the wait
 
         def wait() -> None:
             for peer, tensor in receives.items():

@@ -20,6 +20,7 @@ from halocline.tiling.calling import call, writes_to_out
 from halocline.tiling.plain import gather
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.view import GatheredView, on_plain
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 _RULES: dict[Any, Callable[..., Any]] = {}
@@ -70,6 +71,8 @@ class TileTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if GatheredView in types:  # as the plain tensors that rules know
+            return on_plain(func, args, kwargs or {})
         found = _RULES.get(func)
         if _compiling() or _tracing():
             raise _unrecorded(func, args, kwargs)

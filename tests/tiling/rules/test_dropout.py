@@ -12,7 +12,7 @@ from ranks import assert_close, image, on_processes
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.tiling import NoCommunication, UntiledOperation
+from halocline.tiling import NoCommunication
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout": lambda x: F.dropout(x, 0.4),
@@ -141,5 +141,3 @@ def test_a_wrong_probability_is_refused() -> None:
     x = tiling.tile(torch.zeros(1, 2, 4, 4), (1, 2), NoCommunication(0, 2))
     with pytest.raises(ValueError, match=r"between 0 and 1, but got 1\.5"):
         F.dropout(x, 1.5)
-    with pytest.raises(UntiledOperation):
-        x.normal_()

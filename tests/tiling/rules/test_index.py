@@ -12,7 +12,7 @@ from ranks import assert_exact, image
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.tiling import NoCommunication, UntiledOperation
+from halocline.tiling import NoCommunication
 
 SHAPE = (2, 4, 7, 9)
 READ = [
@@ -211,8 +211,6 @@ def test_any_key_reads_and_writes_as_on_one_device(seed: int) -> None:
 
 def test_what_is_refused() -> None:
     x = tiling.tile(torch.zeros(SHAPE), (2, 2), NoCommunication(0, 4))
-    with pytest.raises(UntiledOperation, match="True and False"):
-        x[True]
     with pytest.raises(IndexError, match="pixel 7 is out of range for 7 pixels"):
         x[:, :, 7]
     with pytest.raises(IndexError, match="5 dims"):

@@ -206,7 +206,7 @@ def test_low_precision(norm: nn.Module, parameters: torch.dtype, margin: int) ->
     on_threads(4, run)
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d(6), nn.GroupNorm(2, 6), nn.InstanceNorm2d(6)])
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(6), nn.GroupNorm(2, 6), nn.InstanceNorm2d(6, affine=True)])
 def test_memory_format_is_torchs_and_one_collective_each_way(norm: nn.Module) -> None:
     x = image((2, 6, 8, 8), dtype=torch.float32).contiguous(memory_format=torch.channels_last)
     kept = norm(x).is_contiguous(memory_format=torch.channels_last)  # all but instance norm do

@@ -45,6 +45,18 @@ rule(Tensor.size)(TileTensor.size)
 rule(torch.numel, Tensor.numel, Tensor.nelement)(TileTensor.numel)
 rule(Tensor.dim, Tensor.ndimension)(TileTensor.dim)
 rule(Tensor.__len__)(TileTensor.__len__)
+
+_DATA: Any = Tensor.data
+
+
+def _set_data(input: Tensor, data: Tensor) -> None:
+    if isinstance(data, TileTensor):
+        raise untiled(_DATA.__set__, (input, data), why="a tensor's data cannot be what one rank holds of another")
+    _DATA.__set__(input, data)
+
+
+# Torch asks no rule when a plain tensor is given a tile as its data.
+Tensor.data = property(_DATA.__get__, _set_data)  # type: ignore[assignment]
 rule(getattr(Tensor, "data").__get__)(lambda input: TileTensor.wrap(input.local.data, input.spec))  # noqa: B009
 
 

@@ -20,12 +20,15 @@ from halocline.tiling.route import index
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, find_tiles, untiled
+from halocline.tiling.view import GatheredView, on_plain
 
 _GRAD_FN = getattr(Tensor, "grad_fn").__get__  # noqa: B009
 
 
 def _apply(cls: Any, *args: Any) -> Any:
     """Function.apply, for tiles too."""
+    if any(isinstance(a, GatheredView) for a in args):
+        return on_plain(cls.apply, args, {})
     if not find_tiles(args):
         return super(_SingleLevelFunction, cls).apply(*args)  # type: ignore[misc]
     if issubclass(cls, CheckpointFunction):
@@ -45,8 +48,13 @@ def _apply(cls: Any, *args: Any) -> Any:
     return tuple(returned) if isinstance(out, tuple) else returned[0]
 
 
-# Torch asks no rule when a function is applied. This is what Function.apply calls, which models may have kept.
+# Torch asks no rule when a function is applied. This is what Function.apply calls, which models may have kept; to
+# torch.compile it is as little a frame of Python as what stood there before.
 _SingleLevelFunction.apply = classmethod(_apply)  # type: ignore[attr-defined]
+_frames = torch._C._dynamo.eval_frame
+_frames.set_code_exec_strategy(
+    _apply.__code__, _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT)
+)
 
 
 def _node(tensor: Tensor) -> Any:

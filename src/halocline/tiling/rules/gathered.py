@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from halocline.tiling.plain import cut
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.tensor import TileTensor
+from halocline.tiling.tensor import TileTensor, untiled
+from halocline.tiling.view import GatheredView, Origin
 
 
 def whole(value: Any) -> Any:
@@ -28,6 +30,29 @@ def whole(value: Any) -> Any:
 def on_wholes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`function` of the whole tensors: plain tensors, equal on every rank."""
     return function(*map(whole, args), **{name: whole(value) for name, value in kwargs.items()})
+
+
+def view_of(x: TileTensor, look: Callable[..., Tensor], *args: Any, sure: bool = True) -> Tensor:
+    """`look(whole, *args)`, on one device a view of the same memory: kept at one with the tile. Not `sure` if it may
+    be a copy there: then it is not to be written to."""
+    local, spec = x.local, x.spec
+    if spec.exchanger.size == 1 or isinstance(local, FakeTensor):
+        return look(x.full(), *args)
+
+    def gather() -> Tensor:
+        whole = x.full()
+        if look is Tensor.view:  # ours to lay out: what must be a view on one device can be one here
+            try:
+                whole.view(*args)
+            except RuntimeError:
+                return whole.contiguous()
+        return whole
+
+    def refuse(why: str) -> Exception:
+        return untiled(look, (x, *args), why=why)
+
+    origin = Origin(local, gather, lambda whole: part_of(whole, spec), refuse, sure)
+    return GatheredView.of(look(origin.whole, *args), origin)
 
 
 def on_whole(function: Callable[[Tensor], Tensor], x: TileTensor) -> TileTensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, Interval
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import part_of
-from halocline.tiling.rules.gathered import held_part, on_wholes, whole
+from halocline.tiling.rules.gathered import held_part, on_wholes, view_of, whole
 from halocline.tiling.rules.key import items_of
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.spec import TileSpec
@@ -186,9 +186,9 @@ def getitem(input: Tensor, key: Any) -> Tensor:
         return _looked_up(input, key)
     taken = read(input, key, Tensor.__getitem__)
     if taken is None:
-        return input.full()[whole(key)]
+        return view_of(input, Tensor.__getitem__, whole(key))
     out = TileTensor.wrap(input.local[taken.items], taken.spec)
-    return out.full().squeeze(taken.single) if taken.single else out
+    return view_of(out, Tensor.squeeze, taken.single) if taken.single else out
 
 
 def _looked_up(table: Tensor, key: Any) -> Tensor:
@@ -241,7 +241,7 @@ def _marked(input: TileTensor, key: Any, value: Any) -> bool:
         value = for_tiles(value, input.spec.exchanger)
     for _ in range(input.ndim - mask.ndim):
         mask = mask.unsqueeze(-1)
-    input.local[held_part(mask, input.spec).expand(input.local.shape)] = value
+    input.local[held_part(mask, input.spec).bool().expand(input.local.shape)] = value
     return True
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.rules.elementwise import align
-from halocline.tiling.rules.gathered import cut_within, whole
+from halocline.tiling.rules.gathered import cut_within, view_of, whole
 from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
@@ -56,7 +56,7 @@ def _diagonal(functions: tuple[Callable[..., Any], ...], usual: tuple[int, int])
         gone = {from_front(dim1, ndim), from_front(dim2, ndim)}
         spatial = input.spec.positions(ndim)
         if gone.intersection(spatial):
-            return torch.diagonal(input.full(), offset, dim1, dim2)
+            return view_of(input, torch.diagonal, offset, dim1, dim2)
         kept = [d for d in range(ndim) if d not in gone]
         out = torch.diagonal(input.local, offset, dim1, dim2)
         return TileTensor.wrap(out, at(input.spec, [kept.index(p) for p in spatial], ndim - 1))

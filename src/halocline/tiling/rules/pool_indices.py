@@ -20,6 +20,7 @@ from halocline.tiling.resample import Taps
 from halocline.tiling.rules.adaptive import bins, sizes_asked
 from halocline.tiling.rules.convolution import check_image
 from halocline.tiling.rules.pooling import lowest, windows_asked
+from halocline.tiling.strides import in_order_of
 from halocline.tiling.tensor import TileTensor, rule
 from halocline.tiling.window import Recomputed, windowed
 
@@ -47,6 +48,14 @@ def _numbers(input: TileTensor, reaches: Any, operator: Recomputed, **kwargs: An
     with torch.no_grad():
         out = windowed(input.detach(), reaches, operator, **kwargs)  # type: ignore[arg-type]
     return TileTensor.wrap(out.local.long(), out.spec)  # a rank without pixels made zeros of the input's dtype
+
+
+def _laid_out(input: TileTensor, results: tuple[Tensor, Tensor], pool: Callable[[Tensor], Tensor]) -> Any:
+    """Both lie in memory as those of `pool` do on one device; max_pool1d alone gives values that lie otherwise."""
+    return tuple(
+        TileTensor.wrap(in_order_of(t.local, input.local, pool), t.spec) if isinstance(t, TileTensor) else t
+        for t in results
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- sliding windows
@@ -91,11 +100,14 @@ def _max_pool(function: Callable[..., Any], values: Callable[..., Any], dims: in
         operator = _chosen(input.spec.size, kernel, strides, tuple(w.dilation for w in windows))
         return _numbers(input, windows, operator, fill=lowest(input.dtype))
 
+    def of_single_pixels(image: Tensor) -> Tensor:
+        return function(image, 1)[0]
+
     @rule(function)
-    def max_pool_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def max_pool_with_indices(input: TileTensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         args = args[:5]  # the last argument says that indices are wanted
         kwargs.pop("return_indices", None)
-        return values(input, *args, **kwargs), numbers(input, *args, **kwargs)
+        return _laid_out(input, (values(input, *args, **kwargs), numbers(input, *args, **kwargs)), of_single_pixels)
 
 
 # ------------------------------------------------------------------------------------------------------- adaptive ones
@@ -138,11 +150,14 @@ def _adaptive_max_pool(function: Callable[..., Any], values: Callable[..., Any],
         taps = tuple(bins(n, o) for n, o in zip(input.spec.size, sizes))
         return _numbers(input, tuple(t.reach for t in taps), _adapted(taps, input.spec.size), own_padding=False)
 
+    def to_two_pixels(image: Tensor) -> Tensor:
+        return function(image, 2)[0]
+
     @rule(function)
     def adaptive_max_pool_with_indices(
-        input: Tensor, output_size: Any, return_indices: bool = True
+        input: TileTensor, output_size: Any, return_indices: bool = True
     ) -> tuple[Tensor, Tensor]:
-        return values(input, output_size), numbers(input, output_size)
+        return _laid_out(input, (values(input, output_size), numbers(input, output_size)), to_two_pixels)
 
 
 _FUNCTIONS: tuple[tuple[Any, ...], ...] = (

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
+from halocline.tiling.rules.gathered import view_of
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
@@ -132,7 +134,11 @@ def reshaped(input: TileTensor, target: Ints, view: bool = False) -> Tensor:
     target = whole_sizes(shape, target)
     found = places(shape, spec.positions(len(shape)), target) if prod(shape) else None
     if found is None:
-        return input.full().reshape(target)
+        if view:
+            return view_of(input, Tensor.view, target)
+        held = input.local  # on one device a view if its strides allow it: known of a tile that is all of its memory
+        sure = isinstance(held, FakeTensor) or held.untyped_storage().nbytes() == held.nbytes
+        return view_of(input, Tensor.reshape, target, sure=sure)
     out = at(spec, found, len(target))
     local = out.local_shape(target)
     return TileTensor.wrap(input.local.view(local) if view else input.local.reshape(local), out)
@@ -197,7 +203,7 @@ def squeeze(input: TileTensor, *dim: Any) -> Tensor:
     gone = {d for d in (from_front(n, ndim) for n in named) if shape[d] == 1}
     positions = input.spec.positions(ndim)
     if gone.intersection(positions):  # an image of one pixel in this dim is no longer cut in it
-        return input.full().squeeze(tuple(gone))
+        return view_of(input, Tensor.squeeze, tuple(gone))
     kept = [p - len([d for d in gone if d < p]) for p in positions]
     return TileTensor.wrap(input.local.squeeze(tuple(gone)), at(input.spec, kept, ndim - len(gone)))
 
@@ -207,7 +213,7 @@ def expand(input: TileTensor, *sizes: Any, implicit: bool = False) -> Tensor:
     target = ints(sizes)
     spec = input.spec
     if any(target[d] not in (-1, n) for d, n in zip(spec.dims, spec.size)):
-        return input.full().expand(target)
+        return view_of(input, Tensor.expand, target)
     local = list(target)
     for d in spec.dims:
         local[d] = -1

@@ -15,6 +15,7 @@ from halocline.tiling.boxes import Window
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.rules.convolution import check_image
+from halocline.tiling.rules.gathered import view_of
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, in_format_of
@@ -110,6 +111,6 @@ _gathered(F.fold)
 def unfold(input: TileTensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of one dim as a new last dim; of pixels, whole on every rank."""
     if from_front(dimension, input.ndim) in input.spec.positions(input.ndim):
-        return input.full().unfold(dimension, size, step)
+        return view_of(input, Tensor.unfold, dimension, size, step)
     spec = input.spec.with_dims(tuple(d - 1 for d in input.spec.dims))
     return TileTensor.wrap(input.local.unfold(dimension, size, step), spec)
