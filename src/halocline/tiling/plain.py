@@ -48,13 +48,24 @@ class _ForTiles(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         exchanger, put_off = ctx.exchanger, ctx.exchanger.put_off
         wanted = ctx.needs_input_grad[1:]
-        if put_off is not None and ctx.leaves and not any(map(_hooked, ctx.leaves)):
+        if put_off is not None and ctx.leaves and not any(map(_hooked, ctx.leaves)) and not _asked(ctx):
             for leaf, grad, asked in zip(ctx.leaves, grads, wanted):
                 if asked:
                     put_off[leaf] = put_off[leaf].add_(grad) if leaf in put_off else grad.clone()
             return None, *(None,) * len(grads)
         sums = iter(sum_together([g for g, asked in zip(grads, wanted) if asked], exchanger))
         return None, *(next(sums) if asked else None for asked in wanted)
+
+
+def _asked(ctx: Any) -> bool:
+    """Whether torch.autograd.grad wants the gradients of leaves, which are then not accumulated: now, and whole."""
+    try:
+        for node, _ in ctx.next_functions:
+            if node is not None:
+                torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # so torch says that a leaf is asked for
+        return True
+    return False
 
 
 def _hooked(leaf: Tensor) -> bool:

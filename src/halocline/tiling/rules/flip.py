@@ -59,7 +59,9 @@ def flipud(input: TileTensor) -> TileTensor:
 
 @rule(torch.rot90, Tensor.rot90)
 def rot90(input: TileTensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> TileTensor:
-    first, second = dims
+    first, second = (from_front(d, input.ndim) for d in dims)
+    if first == second:
+        raise ValueError(f"a turn needs two different dims, got {tuple(dims)}")
     if k % 4 == 0:
         return TileTensor.wrap(input.local.clone(), input.spec)
     if k % 4 == 2:

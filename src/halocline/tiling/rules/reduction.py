@@ -31,7 +31,10 @@ def reduced_dims(ndim: int, dim: Any) -> Dims:
     for d in given:
         if not -ndim <= d < ndim:
             raise IndexError(f"dim {d} is out of range for a tensor of {ndim} dims; use -{ndim} to {ndim - 1}")
-    return tuple(sorted({d % ndim for d in given}))
+    dims = tuple(sorted({d % ndim for d in given}))
+    if len(dims) < len(given):
+        raise RuntimeError(f"dim={tuple(given)} names a dim of a tensor of {ndim} dims twice; name each one once")
+    return dims
 
 
 def _none(dim: Any) -> bool:

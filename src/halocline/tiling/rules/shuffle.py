@@ -79,7 +79,7 @@ class Unshuffle(Recomputed):
 @per_sample(_unshuffle, 2)
 def pixel_unshuffle(input: TileTensor, downscale_factor: int) -> TileTensor:
     check_image(torch.pixel_unshuffle, input, 2)
-    if any(n % downscale_factor for n in input.spec.size):
+    if downscale_factor < 1 or any(n % downscale_factor for n in input.spec.size):
         raise ValueError(f"pixel_unshuffle by {downscale_factor} does not divide the image's size {input.spec.size}")
     window = Window(downscale_factor, downscale_factor)
     return windowed(input, (window, window), Unshuffle(downscale_factor), own_padding=False)
