@@ -152,12 +152,41 @@ def hooked() -> list[Any]:
     ]
 
 
+class Asking(nn.Module):
+    """A layer that asks for gradients of its own weights in its forward; one is used on pixels and on their mean."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv, self.mix = nn.Conv2d(channels, channels, 3, padding=1), nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.mix(self.conv(x).movedim(1, -1)).movedim(-1, 1)
+        gate = torch.sigmoid(self.mix(y.mean((2, 3))))[:, :, None, None]
+        if not torch.is_grad_enabled():
+            return y * gate
+        loss, weights = gate.square().mean() + y.square().mean(), (self.mix.weight, self.conv.weight)
+        kept = torch.autograd.grad(loss, weights[0], retain_graph=True)[0].norm().detach()
+        through = torch.autograd.grad(loss, weights[1], create_graph=True, allow_unused=True)[0].norm()
+        return torch.tanh(y * (1 + kept + through)) * gate
+
+
+def asking() -> list[Any]:
+    """Eight layers that ask for gradients."""
+    return [
+        lambda: nn.Conv2d(3, 4, 3, 2, 1),
+        *[lambda: Asking(4)] * 5,
+        lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        lambda: nn.Linear(4, 5),
+    ]
+
+
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "cnn": (cnn, (3, 21, 20)),
     "pairs": (pairs, (3, 17, 16)),
     "dense": (dense, (3, 13, 14)),
     "mlp": (mlp, (6,)),
     "hooked": (hooked, (3, 9, 10)),
+    "asking": (asking, (3, 9, 10)),
 }
 
 

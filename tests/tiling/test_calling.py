@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -240,3 +241,37 @@ def test_a_users_function_may_name_an_argument_out(monkeypatch: pytest.MonkeyPat
     assert loss(out=x, target=x) == 0
     with pytest.raises(UntiledOperation, match="out= has no rule"):
         torch.add(x, 1, out=image(SHAPE))
+
+
+WRONG: dict[str, Callable[[Tensor], Any]] = {
+    "a dim twice": lambda x: x.sum((2, 2)),
+    "a dim twice, from both ends": lambda x: x.var((1, -3)),
+    "three strides": lambda x: F.max_pool2d(x, 3, [1, 2, 3]),
+    "a negative padding": lambda x: F.avg_pool2d(x, 1, 3, -1),
+    "a negative size": lambda x: F.adaptive_avg_pool2d(x, -2),
+    "no chunks": lambda x: x.chunk(0),
+    "no sections": lambda x: x.tensor_split(0),
+    "a negative factor": lambda x: F.pixel_unshuffle(x, -1),
+    "a bias of another size": lambda x: F.conv2d(x, image((3, 4, 1, 1)), image((1,))),
+    "a turn of one dim": lambda x: torch.rot90(x, 1, (2, -2)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_one_device_refuses_is_not_computed(name: str) -> None:
+    with pytest.raises((RuntimeError, ValueError)):
+        WRONG[name](image(SHAPE))
+    with pytest.raises((RuntimeError, ValueError)):
+        WRONG[name](tiling.tile(image(SHAPE), (1, 2), NoCommunication(0, 2)))
+
+
+def test_numbers_of_numpy_name_dims_of_a_transform() -> None:
+    two, one = torch.tensor(2), np.int64(1)
+    assert_exact(lambda x: [torch.fft.fft(x, np.int64(2), one), torch.fft.fftshift(x, two)], SHAPE, grid=(1, 2))
+
+
+def test_a_truth_that_stands_for_one_does_not_stay() -> None:
+    """As a kernel of True, which torch refuses, once did for later kernels of 1."""
+    x = tiling.tile(image(SHAPE), (1, 1), NoCommunication(0, 1))
+    for size in (True, 1):
+        torch.testing.assert_close(F.avg_pool2d(x, 1, size).full(), F.avg_pool2d(image(SHAPE), 1, 1))

@@ -35,6 +35,11 @@ class Reduction:
             flat = torch.zeros(len(members) + sum(_sizes(members)), dtype=dtype, device=device)
             flat[: len(members)] = torch.tensor([p.grad is not None for p in members], dtype=dtype, device=device)
             for p, place in zip(members, self._places(flat, members)):
+                if p.grad is not None and p.grad.layout is not torch.strided:
+                    raise ValueError(
+                        f"a parameter of shape {tuple(p.shape)} has a {p.grad.layout} gradient, and ranks sum dense "
+                        f"ones: make its embedding with sparse=False"
+                    )
                 if p.grad is not None:
                     place.copy_(shard(p.grad).reshape(-1))
             self.buckets.append((members, flat, world.start_sum(flat, ranks, name)))
@@ -51,7 +56,7 @@ class Reduction:
     def finish(self) -> None:
         for members, flat, handle in self.buckets:
             self.world.wait(handle, f"rank {self.world.rank} waits for {self.name} over ranks {list(self.ranks)}")
-            used = (flat[: len(members)] > 0).tolist()
+            used = (flat[: len(members)].abs() > 0).tolist()  # complex numbers have no order
             for p, place, present in zip(members, self._places(flat, members), used):
                 if present:
                     give_gradient(p, place)  # a view of the bucket: no copy back

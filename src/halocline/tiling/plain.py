@@ -23,6 +23,7 @@ from halocline.tiling.boxes import slices
 from halocline.tiling.exchanger import Exchanger
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import alias
 
 
 class _AllSum(torch.autograd.Function):
@@ -41,19 +42,30 @@ class _ForTiles(torch.autograd.Function):
     def forward(ctx: Any, exchanger: Exchanger, *plain: Tensor) -> tuple[Tensor, ...]:
         ctx.exchanger = exchanger
         ctx.leaves = plain if all(p.is_leaf for p in plain) else ()
-        return tuple(p.view_as(p) for p in plain)
+        return tuple(alias(p) for p in plain)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         exchanger, put_off = ctx.exchanger, ctx.exchanger.put_off
         wanted = ctx.needs_input_grad[1:]
-        if put_off is not None and ctx.leaves and not any(map(_hooked, ctx.leaves)):
+        if put_off is not None and ctx.leaves and not any(map(_hooked, ctx.leaves)) and not _asked(ctx):
             for leaf, grad, asked in zip(ctx.leaves, grads, wanted):
                 if asked:
                     put_off[leaf] = put_off[leaf].add_(grad) if leaf in put_off else grad.clone()
             return None, *(None,) * len(grads)
         sums = iter(sum_together([g for g, asked in zip(grads, wanted) if asked], exchanger))
         return None, *(next(sums) if asked else None for asked in wanted)
+
+
+def _asked(ctx: Any) -> bool:
+    """Whether torch.autograd.grad wants the gradients of leaves, which are then not accumulated: now, and whole."""
+    try:
+        for node, _ in ctx.next_functions:
+            if node is not None:
+                torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # so torch says that a leaf is asked for
+        return True
+    return False
 
 
 def _hooked(leaf: Tensor) -> bool:

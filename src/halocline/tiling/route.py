@@ -18,7 +18,7 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Box, contains, intersect, is_empty, shape, slices
 from halocline.tiling.exchanger import Exchanger, Wait
-from halocline.tiling.strides import empty_as
+from halocline.tiling.strides import alias, empty_as
 from halocline.tiling.strip import (
     Strip,
     add,
@@ -260,7 +260,7 @@ class _Return(torch.autograd.Function):
         wait, strips = way.start_back(grad, exchanger)
         wait()
         result = way.accumulate(grad, source_size, strips)
-        return result.view_as(result) if result is grad else result
+        return alias(result) if result is grad else result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]

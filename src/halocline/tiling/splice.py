@@ -19,7 +19,7 @@ from halocline.tiling.boxes import Box, intersect_interval, slices
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import in_format_of
+from halocline.tiling.strides import apart, in_format_of
 from halocline.tiling.tensor import TileTensor
 
 
@@ -61,4 +61,5 @@ def splice(pieces: Sequence[Tensor], segments: Sequence[Segment], axis: int, out
             parts.append(for_tiles(piece, out.exchanger)[index(slices(need[out.exchanger.rank], origin), out.dims)])
     joined = parts[0] if len(parts) == 1 else torch.cat(parts, out.dims[axis])
     # A part may be empty, or one pixel wide: the memory format is that of the pieces.
-    return TileTensor.wrap(in_format_of(joined, *(p.local if isinstance(p, TileTensor) else p for p in pieces)), out)
+    given = [p.local if isinstance(p, TileTensor) else p for p in pieces]
+    return TileTensor.wrap(apart(in_format_of(joined, *given), *given), out)

@@ -19,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 Ints = tuple[int, ...]
 
+_is_alias_of: Callable[[Tensor, Tensor], bool] = getattr(torch._C, "_is_alias_of")  # noqa: B009
+
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 """By number of dims, the memory format of images whose channels lie side by side."""
 
@@ -99,6 +101,17 @@ def _asked(function: Callable[..., Tensor], args: tuple[Any, ...], order: Ints, 
     shape = (5,) * len(order)
     with torch.no_grad():
         return memory_order(function(torch.empty_strided(shape, strides_in(order, shape), device=device), *args))
+
+
+def alias(tensor: Tensor) -> Tensor:
+    """A view of the whole tensor with its very strides: `view_as` gives dims of size 1 others, of no memory format."""
+    return torch.ops.aten.alias(tensor)
+
+
+def apart(out: Tensor, *given: Tensor) -> Tensor:
+    """The same values, copied if they lie in the memory of what an operator was given, whose results do not on one
+    device: what is written to the one must not be seen in the other."""
+    return out.clone() if any(_is_alias_of(out, g) for g in given) else out
 
 
 def definite(tensor: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from halocline.tiling.halo import assembly, halo_route
 from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, trial, worth_trying
 from halocline.tiling.route import Route, index
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import empty_as
+from halocline.tiling.strides import alias, empty_as
 from halocline.tiling.tensor import TileTensor, UntiledOperation
 
 Grads = Sequence[Tensor | None]
@@ -215,7 +215,7 @@ class _Pad(torch.autograd.Function):
             wait, strips = way.start(source, where.source.exchanger)
             wait()
         padded = assembly(where, where.padded).run(source, strips, way, fill)
-        return padded.view_as(padded) if padded is source else padded
+        return alias(padded) if padded is source else padded
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
@@ -230,7 +230,7 @@ class _Unpad(torch.autograd.Function):
     def forward(ctx: Any, grad_padded: Tensor, where: Geometry) -> Tensor:
         ctx.where = where
         grad = _return_halo(where, grad_padded)
-        return grad.view_as(grad) if grad is grad_padded else grad
+        return alias(grad) if grad is grad_padded else grad
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
@@ -252,7 +252,7 @@ class _Windowed(torch.autograd.Function):
     def forward(ctx: Any, source: Tensor, task: Task, *params: Tensor | None) -> Tensor:
         out, strips, parts = _compute(task, source, params)
         if out._is_view():  # of what nothing else sees; autograd would let no activation work on it in place
-            out = torch.ops.aten._unsafe_view(out, out.shape)
+            out = out.detach()
         ctx.task, ctx.strips, ctx.parts = task, len(strips), parts
         ctx.save_for_backward(source, *strips, *params)
         return out

@@ -187,3 +187,18 @@ def test_refusals() -> None:
         F.mse_loss(x, x, reduction="most")
     with pytest.raises(UntiledOperation):
         F.multi_margin_loss(x, torch.zeros(2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("function", [F.mse_loss, F.l1_loss, F.huber_loss])
+def test_weights_of_pixels(function: Callable[..., Tensor], reduction: str, tiled: bool) -> None:
+    """A mean is divided by their sum; torch does not tell rules of l1_loss's."""
+
+    def run(x: Tensor, target: Tensor, weight: Tensor) -> Any:
+        weight = torch.sigmoid(x if tiled else weight)
+        return [function(x, target, reduction=reduction, weight=weight), function(target, x, reduction=reduction)]
+
+    shape = (2, 3, 7, 5)
+    plain = [image(shape, 1).requires_grad_(), image(shape, 2).requires_grad_()]
+    assert_exact(run, shape, cuts=[[0, 1, 7], [0, 4, 5]], plain=plain if not tiled else [*plain[:1], image(shape, 2)])

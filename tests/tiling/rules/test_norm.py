@@ -246,3 +246,13 @@ def test_lanes_on_a_gpu_counted_samples_instead_of_values() -> None:
     assert values_per_rank(spec, 4 * 8 * 9) == [4 * 3 * 9, 4 * 5 * 9]
     spec = tiling.TileSpec(((0, 3, 8), (0, 4, 9)), tiling.NoCommunication(0, 4))
     assert values_per_rank(spec, 4 * 8 * 9) == [4 * 12, 4 * 15, 4 * 20, 4 * 25]
+
+
+@pytest.mark.parametrize("cuts", [[[0, 1, 1], [0, 5]], [[0, 0, 1], [0, 2, 5]]])
+def test_lanes_without_samples(cuts: list[list[int]]) -> None:
+    plain = [image((4,), 1).requires_grad_(), image((4,), 2).requires_grad_()]
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+        return [F.instance_norm(x, weight=weight, bias=bias), F.group_norm(x, 2, weight, bias)]
+
+    assert_exact(run, (1, 4, 5), cuts=cuts, dims=(-3, -1), plain=plain)

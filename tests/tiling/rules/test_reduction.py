@@ -181,3 +181,11 @@ def test_an_empty_list_of_dims_means_what_it_means_to_torch(name: str, keepdim: 
 def test_a_dim_may_be_a_tensor() -> None:
     one = torch.tensor(1)
     assert_exact(lambda x: [x.max(one, False)[0], x.max(one), x.min(one, True)[0]], (2, 4, 6, 5), grid=(1, 2))
+
+
+def test_quantiles_of_channels_on_empty_tiles() -> None:
+    def run(x: Tensor) -> list[Tensor]:
+        several = torch.tensor([0.2, 0.7], dtype=torch.float64)
+        return [x.quantile(0.3, 1), torch.nanquantile(x, several, dim=-3, keepdim=True), x.quantile(several, 0)]
+
+    assert_exact(run, (2, 3, 7, 5), cuts=[[0, 0, 7], [0, 3, 5]], dims=(-2, -1))

@@ -67,6 +67,8 @@ def _largest(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
 def sizes_asked(function: Any, input: Tensor, output_size: Any, dims: int) -> Ints:
     check_image(function, input, dims)
     wanted = tuples(hashable(output_size), dims)
+    if any(n is not None and n < 0 for n in wanted):
+        raise ValueError(f"output_size={wanted} must not be negative")
     if 0 in wanted:
         raise untiled(function, (input, output_size), why="a result without pixels has no rule")
     return tuple(n if w is None else w for w, n in zip(wanted, input.shape[-dims:]))

@@ -70,6 +70,8 @@ def tuples(value: Any, dims: int) -> Ints:
     if not isinstance(value, (list, tuple)):
         return (value,) * dims
     result = tuple(value)
+    if len(result) not in (1, dims):
+        raise ValueError(f"{result} must be one number, or {dims}, one per dim")
     return result * dims if len(result) == 1 else result
 
 
@@ -131,6 +133,8 @@ def _convolution(function: Callable[..., Tensor], dims: int) -> None:
                 f"the kernel {tuple(kernel)} with groups={groups} needs {kernel[1] * groups} input "
                 f"channels but the tensor {tuple(input.shape)} has {input.shape[-dims - 1]}"
             )
+        if bias is not None and tuple(bias.shape) != (kernel[0],):
+            raise ValueError(f"the kernel {tuple(kernel)} needs a bias of {kernel[0]} numbers, got {tuple(bias.shape)}")
         if local.ndim == dims + 1:  # without a batch dim, which the local operator needs
             batch = TileTensor.wrap(input.local.unsqueeze(0), input.spec)
             out = convolution(batch, weight, bias, stride, padding, dilation, groups)
@@ -146,7 +150,7 @@ def _convolution(function: Callable[..., Tensor], dims: int) -> None:
 
 def hashable(value: Any) -> Any:
     """Numbers, numpy's and tensors' too, as ints and tuples of them, to look up what was planned for them."""
-    if value is None or isinstance(value, (int, str)):
+    if value is None or type(value) in (int, str):
         return value
     return tuple(map(hashable, value)) if isinstance(value, (list, tuple)) else int(value)
 

@@ -73,6 +73,8 @@ def diff(
     whole = torch.cat(parts, dim) if len(parts) > 1 else input
     if not 0 <= n < whole.shape[dim]:
         raise untiled(torch.diff, (input, n, dim), why=f"{n} differences of {whole.shape[dim]} values have no rule")
+    if n == 0:
+        return whole.clone()
     for _ in range(n):
         later, earlier = _neighbours(whole, dim)
         whole = torch.logical_xor(later, earlier) if whole.dtype is torch.bool else later - earlier

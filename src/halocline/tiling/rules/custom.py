@@ -78,7 +78,7 @@ class _Opened(torch.autograd.Function):
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.specs = [t.spec if isinstance(t, TileTensor) else None for t in tensors]
         parts = (t._local[_owned(t.spec)] if isinstance(t, TileTensor) else t for t in tensors)
-        return tuple(torch.ops.aten._unsafe_view(p.detach(), p.shape) for p in parts)  # no views: they may be written
+        return tuple(p.detach() for p in parts)  # no views: they may be written
 
     @staticmethod
     @once_differentiable

@@ -25,7 +25,7 @@ i0 lgamma log log10 log1p log2 logical_not logit mvlgamma nan_to_num neg negativ
 rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan tanh trunc zero_ fill_
 celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 selu silu softplus
 softshrink softsign tanhshrink threshold
-float double half bfloat16 int long short bool byte char cpu cuda contiguous
+float double half bfloat16 int long short bool byte char cpu cuda
 zeros_like ones_like full_like empty_like real imag conj angle
 __neg__ __pos__ __abs__ __invert__
 """
@@ -155,25 +155,6 @@ for _name in _NARY.split():
     for _function in _named(_name):
         _in_place = _name.startswith("__i") if _name.startswith("__") else _function.__name__.endswith("_")
         rule(_function)(nary(_function, _in_place))
-
-
-def _convert(function: Callable[..., Any]) -> None:
-    @rule(function)
-    def convert(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Another tensor among the arguments only gives its dtype and device: it may be of any shape."""
-        args = tuple(a.local if isinstance(a, TileTensor) else a for a in args)
-        kwargs = {k: a.local if isinstance(a, TileTensor) else a for k, a in kwargs.items()}
-        if not isinstance(input, TileTensor):
-            return function(input, *args, **kwargs)
-        local = input.local
-        out = function(local, *args, **kwargs)
-        if not isinstance(out, Tensor):  # type() without arguments
-            return out
-        return input if out is local else TileTensor.wrap(out, input.spec)
-
-
-for _function in (Tensor.to, Tensor.type_as, Tensor.type):
-    _convert(_function)
 
 
 @rule(torch.prelu, F.prelu, Tensor.prelu)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from halocline.tiling.rules.lines import on_lines
+from halocline.tiling.rules.shape import ints
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 
@@ -34,10 +35,8 @@ def _transform(name: str) -> None:
         if out is not None:
             raise untiled(function, (input, n, dim), why="out= has no rule; assign the result instead")
         sizes = s if several and n is None else n
-        dims = (dim,) if isinstance(dim, int) else dim
-        if dims is None:
-            count = input.ndim if sizes is None else 1 if isinstance(sizes, int) else len(sizes)
-            dims = range(-count, 0)
+        count = input.ndim if sizes is None else len(ints((sizes,)))
+        dims = tuple(range(-count, 0)) if dim is None else ints((dim,))
         return on_lines(lambda whole: function(whole, sizes, dim, norm), input, dims)
 
 
@@ -47,7 +46,7 @@ for _name in "fft ifft rfft irfft hfft ihfft".split():
 
 
 def _shifted(input: TileTensor, dim: Any, back: bool) -> Tensor:
-    dims = tuple(range(input.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    dims = tuple(range(input.ndim)) if dim is None else ints((dim,))
     return torch.roll(input, [(input.shape[d] + back) // 2 for d in dims], dims)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from halocline.tiling.rules.shape import from_front, ints, transpose
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.splice import Segment, splice
+from halocline.tiling.strides import apart
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 Ints = tuple[int, ...]
@@ -58,7 +59,9 @@ def flipud(input: TileTensor) -> TileTensor:
 
 @rule(torch.rot90, Tensor.rot90)
 def rot90(input: TileTensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> TileTensor:
-    first, second = dims
+    first, second = (from_front(d, input.ndim) for d in dims)
+    if first == second:
+        raise ValueError(f"a turn needs two different dims, got {tuple(dims)}")
     if k % 4 == 0:
         return TileTensor.wrap(input.local.clone(), input.spec)
     if k % 4 == 2:
@@ -73,16 +76,17 @@ def roll(input: TileTensor, shifts: Any, dims: Any = None) -> TileTensor:
     steps, named = ints((shifts,)), () if dims is None else ints((dims,))
     if len(steps) != len(named):
         raise untiled(torch.roll, (input, shifts, dims), why="give one dim per shift: as one line it has no rule")
+    rolled = input
     for shift, dim in zip(steps, named):
         dim = from_front(dim, input.ndim)
-        spatial = input.spec.positions(input.ndim)
+        spatial = rolled.spec.positions(input.ndim)
         if dim not in spatial:
-            input = TileTensor.wrap(input.local.roll(shift, dim), input.spec)
+            rolled = TileTensor.wrap(rolled.local.roll(shift, dim), rolled.spec)
             continue
         axis = spatial.index(dim)
-        size = input.spec.size[axis]
+        size = rolled.spec.size[axis]
         shift %= size
         if shift:
             segments = [Segment(0, size - shift, 0, shift), Segment(0, 0, shift, size - shift)]
-            input = splice([input], segments, axis, input.spec.without_margin())
-    return input
+            rolled = splice([rolled], segments, axis, rolled.spec.without_margin())
+    return TileTensor.wrap(apart(rolled.local, input.local), rolled.spec)

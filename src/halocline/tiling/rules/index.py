@@ -308,6 +308,8 @@ for _function in (torch.split, Tensor.split, torch.split_with_sizes, Tensor.spli
 
 @rule(torch.chunk, Tensor.chunk)
 def chunk(input: TileTensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    if chunks < 1:
+        raise ValueError(f"chunk needs 1 chunk or more, got {chunks}")
     size = input.shape[dim]
     step = -(-size // chunks)
     return _pieces(input, dim, [(a, min(a + step, size)) for a in range(0, size, step)])
@@ -320,6 +322,8 @@ def tensor_split(input: TileTensor, indices_or_sections: Any, dim: int = 0, **kw
         cuts = cuts.tolist()
     if not isinstance(cuts, (list, tuple)):
         cuts = int(cuts)
+        if cuts < 1:
+            raise ValueError(f"tensor_split needs 1 section or more, got {cuts}")
         parts, rest = divmod(size, cuts)
         cuts = [i * parts + min(i, rest) for i in range(1, cuts)]
     bounds = [0, *cuts, size]

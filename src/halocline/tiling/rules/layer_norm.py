@@ -22,6 +22,7 @@ from halocline.tiling.rules.norm import normalised, with_graph
 from halocline.tiling.rules.sample_norm import as_autocast
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import Dims, moments, owned_part
+from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 
@@ -130,7 +131,9 @@ def rms_norm(
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     out = (wide * torch.rsqrt(wide.square().mean(dims, keepdim=True) + eps)).to(x.dtype)
-    return out if weight is None else out * weight  # type: ignore[return-value]
+    out = out if weight is None else out * weight
+    assert isinstance(out, TileTensor)
+    return TileTensor.wrap(in_format_of(out.local, x.local), out.spec)
 
 
 @rule(F.normalize)

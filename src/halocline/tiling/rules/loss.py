@@ -6,6 +6,7 @@ reduction it is a tile.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
@@ -43,19 +44,33 @@ def _pixelwise(function: Callable[..., Tensor]) -> None:
         bound = form.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
+        if function is F.l1_loss:
+            arguments["weight"] = _weight_not_told()
         reduction = _reduction(arguments)
         if reduction == "batchmean" and function is not F.kl_div:
             raise ValueError("only kl_div has the reduction batchmean; use none, mean or sum")
         arguments["reduction"] = "none"
+        # A mean of squares or distances is divided by the sum of their weights; huber's and those of others are not.
+        weight = arguments.get("weight") if function in (F.mse_loss, F.l1_loss) else None
         names = [name for name, value in arguments.items() if isinstance(value, Tensor)]
         values, spec = align([arguments[name] for name in names], function)
         arguments.update(zip(names, values))
         out = TileTensor.wrap(function(**arguments), spec)
+        if reduction == "mean" and weight is not None:
+            return out.sum() / torch.sum(weight)
         if reduction == "mean":
             return out.mean()
         if reduction == "batchmean":
             return out.sum() / out.shape[0]
         return out.sum() if reduction == "sum" else out
+
+
+def _weight_not_told() -> Tensor | None:
+    """The weight that F.l1_loss was called with, which torch does not pass on to rules: read where it waits for us."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not F.l1_loss.__code__:
+        frame = frame.f_back  # type: ignore[assignment]
+    return None if frame is None else frame.f_locals["weight"]
 
 
 for _function in (

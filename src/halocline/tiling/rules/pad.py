@@ -21,7 +21,7 @@ from halocline.tiling.geometry import Geometry
 from halocline.tiling.rules.index import getitem
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.splice import Segment, splice
-from halocline.tiling.strides import in_format_of
+from halocline.tiling.strides import apart, in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
 
@@ -202,9 +202,10 @@ def pad(input: Tensor, pad: Sequence[int], mode: Any = "constant", value: float 
         assert isinstance(input, TileTensor)
         return _constant(_crop(input, pads), more, fill)
     if mode == "circular":
-        return _circular(_crop(input, pads), more)
-    # These copy pixels even if a negative pad takes them away.
-    return _crop(_mirrored(input, more, mode == "replicate"), pads)
+        out = _circular(_crop(input, pads), more)
+    else:  # which copy pixels even if a negative pad takes them away
+        out = _crop(_mirrored(input, more, mode == "replicate"), pads)
+    return TileTensor.wrap(apart(out.local, input.local), out.spec)
 
 
 def _crop(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:

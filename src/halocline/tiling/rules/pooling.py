@@ -41,6 +41,10 @@ def _windows(
     strides = tuples(stride, dims) if stride is not None and stride != () else kernels
     windows = []
     for n, k, s, p, d in zip(size, kernels, strides, pads, dilations):
+        if min(k, s, d) < 1 or p < 0:
+            raise ValueError(
+                f"pooling by kernel_size={k}, stride={s}, padding={p}, dilation={d} is none; use 1 or more"
+            )
         if p > k // 2:
             raise ValueError(f"pooling pads by at most half its kernel, but padding={p} and kernel_size={k}")
         hi = ceil_hi(n, k, s, p, d) if ceil_mode else p

@@ -8,6 +8,7 @@ rank's lie at their place among zeros, for everything else the tensor is gathere
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -30,7 +31,10 @@ def reduced_dims(ndim: int, dim: Any) -> Dims:
     for d in given:
         if not -ndim <= d < ndim:
             raise IndexError(f"dim {d} is out of range for a tensor of {ndim} dims; use -{ndim} to {ndim - 1}")
-    return tuple(sorted({d % ndim for d in given}))
+    dims = tuple(sorted({d % ndim for d in given}))
+    if len(dims) < len(given):
+        raise RuntimeError(f"dim={tuple(given)} names a dim of a tensor of {ndim} dims twice; name each one once")
+    return dims
 
 
 def _none(dim: Any) -> bool:
@@ -135,6 +139,12 @@ def _merged(function: Callable[[Tensor], Tensor], merge: Callable[[Tensor], Tens
     return merge(_stacked(wide, x.spec)).to(part.dtype)
 
 
+def _of_nothing(function: Callable[..., Tensor], x: TileTensor, args: Any, spec: TileSpec) -> Tensor:
+    """What a function that refuses tensors without values makes of an empty tile: as few, connected to the tile."""
+    like = function(torch.zeros([max(n, 1) for n in x.local.shape], dtype=x.dtype, device=x.device), *args)
+    return like.new_zeros(spec.local_shape(tuple(like.shape))) + x.local.sum()
+
+
 def _wrapped(out: Any, spec: TileSpec) -> Any:
     """Tiles of a tensor, or of each in a named tuple such as (values, indices)."""
     return TileTensor.wrap(out, spec) if isinstance(out, Tensor) else type(out)([TileTensor.wrap(o, spec) for o in out])
@@ -161,8 +171,10 @@ def _reduction(
         dims = () if name in ("any", "all") and _none(dim) else reduced_dims(input.ndim, dim)
         some, every = _spatial(input, dims)
         if not some:
-            out = function(input.local, *args, **kwargs)
-            return _wrapped(out, spec_after_reduction(input.spec, input.ndim, dims, keepdim))
+            spec = spec_after_reduction(input.spec, input.ndim, dims, keepdim)
+            if "quantile" in name and not input.local.numel():  # which torch refuses
+                return TileTensor.wrap(_of_nothing(partial(function, **kwargs), input, args, spec), spec)
+            return _wrapped(function(input.local, *args, **kwargs), spec)
         if every and dim is None and name in ("max", "min"):
             return extreme(torch.amax if name == "max" else torch.amin, input, dims, False)
         if every and merge is not None:

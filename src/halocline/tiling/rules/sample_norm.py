@@ -41,8 +41,12 @@ def _folded(x: Tensor) -> list[Tensor]:
 
 
 def _unfolded(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+    if len(parts) > 1:
+        return torch.cat(list(parts))
+    if parts[0].shape == like.shape:  # a view would give dims of size 1 strides of no memory format
+        return parts[0]
     # Not a view to autograd, which would not let an activation work on it in place; nothing else sees parts[0].
-    return torch.ops.aten._unsafe_view(parts[0], like.shape) if len(parts) == 1 else torch.cat(list(parts))
+    return torch.ops.aten._unsafe_view(parts[0], like.shape)
 
 
 class _GroupNorm(torch.autograd.Function):
@@ -164,6 +168,8 @@ def group_norm(
 @wraps(F.instance_norm)
 def _as_torch(plain: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """torch's instance norm, which folds the samples into the channels: what it folds must be definite when folded."""
+    if not plain.shape[0]:  # which torch takes, but not back
+        return _without_samples(plain, *args[2:4], *(kwargs.get(name) for name in ("weight", "bias")))
     return with_definite_gradient(F.instance_norm(definite(plain.contiguous()), *args, **kwargs), contiguous=True)
 
 

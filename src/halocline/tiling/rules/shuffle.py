@@ -18,7 +18,7 @@ from halocline.tiling.rules.convolution import check_image
 from halocline.tiling.rules.gathered import view_of
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import in_format_of
+from halocline.tiling.strides import apart, in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
 
@@ -58,9 +58,8 @@ def _unshuffle(local: Tensor, downscale_factor: int) -> Tensor:
 @per_sample(_shuffle, 2)
 def pixel_shuffle(input: TileTensor, upscale_factor: int) -> TileTensor:
     check_image(torch.pixel_shuffle, input, 2)
-    return TileTensor.wrap(
-        in_format_of(_shuffle(input.local, upscale_factor), input.local), _enlarged(input.spec, upscale_factor)
-    )
+    out = in_format_of(_shuffle(input.local, upscale_factor), input.local)
+    return TileTensor.wrap(apart(out, input.local), _enlarged(input.spec, upscale_factor))
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Unshuffle(Recomputed):
     factor: int
 
     def function(self, padded: Tensor, where: Geometry) -> Tensor:  # type: ignore[override]
-        return in_format_of(_unshuffle(padded, self.factor), padded)
+        return apart(in_format_of(_unshuffle(padded, self.factor), padded), padded)
 
     def channels(self, params: Sequence[Tensor | None], given: int) -> int:
         return given * self.factor**2
@@ -80,7 +79,7 @@ class Unshuffle(Recomputed):
 @per_sample(_unshuffle, 2)
 def pixel_unshuffle(input: TileTensor, downscale_factor: int) -> TileTensor:
     check_image(torch.pixel_unshuffle, input, 2)
-    if any(n % downscale_factor for n in input.spec.size):
+    if downscale_factor < 1 or any(n % downscale_factor for n in input.spec.size):
         raise ValueError(f"pixel_unshuffle by {downscale_factor} does not divide the image's size {input.spec.size}")
     window = Window(downscale_factor, downscale_factor)
     return windowed(input, (window, window), Unshuffle(downscale_factor), own_padding=False)
@@ -94,7 +93,7 @@ def channel_shuffle(input: TileTensor, groups: int) -> TileTensor:
     if local.shape[1] % groups:
         raise ValueError(f"channel_shuffle needs a multiple of {groups} channels, got {local.shape[1]}")
     out = local.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
-    return TileTensor.wrap(in_format_of(out, local), input.spec)
+    return TileTensor.wrap(apart(in_format_of(out, local), local), input.spec)
 
 
 def _gathered(function: Callable[..., Any]) -> None:

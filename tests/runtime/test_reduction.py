@@ -1,0 +1,61 @@
+"""Gradients of every kind are summed over the ranks that share a stage, or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from ranks import on_processes
+from torch import Tensor, nn
+
+from halocline.plan import Plan, Stage
+from halocline.runtime import Engine
+from halocline.runtime.world import World
+
+
+class Turned(nn.Module):
+    """Complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.phase = nn.Parameter(torch.randn(3, 1, 1, dtype=torch.complex128, generator=generator))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.phase).abs()
+
+
+class Looked(nn.Module):
+    """An embedding whose gradient is sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 3, sparse=True).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.table((x[:, 0].detach().abs() * 9).long() % 4).movedim(-1, 1)
+
+
+def step(first: type[nn.Module]) -> tuple[Tensor, Tensor]:
+    """The first parameter's gradient after a step on two tiles, and on one device."""
+    x = torch.randn(4, 3, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    target = torch.zeros(4, 3, dtype=torch.float64)
+    layers = [first(), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())]
+    plan = Plan((Stage((0, 2), tiles=(1, 2)),), microbatches=2)
+    engine = Engine(plan, layers, loss=F.mse_loss, world=World.join(deadline=300))
+    engine.step(x, target)
+    one = nn.Sequential(first(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    F.mse_loss(one(x), target).backward()
+    found = [next(iter(parameters)).grad for parameters in (engine.parameters(), one.parameters())]
+    assert found[0] is not None and found[1] is not None
+    return found[0], found[1]
+
+
+def test_complex_gradients_are_summed() -> None:
+    for grad, one_device in on_processes(2, step, Turned):
+        torch.testing.assert_close(grad, one_device, rtol=1e-12, atol=1e-12)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    with pytest.raises(AssertionError, match=r"shape \(4, 3\) has a torch.sparse_coo gradient.*sparse=False"):
+        on_processes(2, step, Looked)
