@@ -180,7 +180,34 @@ def asking() -> list[Any]:
     ]
 
 
+class Last(nn.Module):
+    """Draws random numbers for what lies in memory in another order, and hands that on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, 0.2, self.training).contiguous(memory_format=torch.channels_last)
+
+
+def noisy() -> list[Any]:
+    """Eight layers with dropout of images in channels_last and of turned ones."""
+    return [
+        lambda: nn.Conv2d(3, 4, 3, 2, 1),
+        lambda: Last(),
+        lambda: nn.Sequential(Last(), nn.Conv2d(4, 4, 3, padding=1)),
+        lambda: nn.Sequential(nn.Dropout(0.2), nn.Tanh(), Turned()),
+        lambda: nn.Sequential(nn.Dropout(0.2), Turned()),
+        lambda: nn.Sequential(nn.Dropout(0.2), nn.BatchNorm2d(4)),
+        lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        lambda: nn.Linear(4, 5),
+    ]
+
+
+class Turned(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x.transpose(2, 3).contiguous()).transpose(2, 3)
+
+
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "noisy": (noisy, (3, 9, 10)),
     "cnn": (cnn, (3, 21, 20)),
     "pairs": (pairs, (3, 17, 16)),
     "dense": (dense, (3, 13, 14)),

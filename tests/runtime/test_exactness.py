@@ -98,6 +98,8 @@ def special() -> list[tuple[str, Case]]:
         ("gradients asked for on tiles", case("asking", [8, 5], [tiles(2, 2)], "gpipe", microbatches=2)),
         ("gradients asked for on lanes of tiles", case("asking", [8, 5], [both, LANES])),
         ("gems, gradients asked for", case("asking", [8, 4], [tiles(1, 2), tiles(1, 2)], "gems", microbatches=2)),
+        ("orders in memory between stages", case("noisy", [8, 5], [ONE] * 4, "1f1b", microbatches=4)),
+        ("orders in memory between tiles", case("noisy", [4, 4], [tiles(2, 1), tiles(1, 2)], "gpipe", microbatches=4)),
         ("tiles deep in the model", case("cnn", [8, 5], [ONE, ONE, tiles(1, 2)], microbatches=4)),
     ]
 

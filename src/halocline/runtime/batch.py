@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from halocline.plan.plan import Plan
-from halocline.runtime.boundary import sample_cuts
+from halocline.runtime.boundary import order_of, sample_cuts
 from halocline.runtime.patchwork import Patchwork
 
 Field = tuple[tuple[int, ...], torch.dtype]
@@ -97,3 +97,8 @@ def _describe(value: Any) -> str:
 def fields(tensors: Sequence[Any]) -> list[Field]:
     """What one sample of each tensor is."""
     return [(tuple(t.shape[1:]), t.dtype) for t in tensors]
+
+
+def orders(tensors: Sequence[Any]) -> list[tuple[int, ...]]:
+    """How they lie in memory, as a Crossing has it; patchworks lie in the usual way."""
+    return [order_of(t) if isinstance(t, Tensor) else () for t in tensors]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, product
 from math import prod
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from halocline.plan.stage import Stage
 from halocline.tiling.boxes import Box, Cuts, balanced_cuts, intersect, is_empty, shape, slices
+from halocline.tiling.strides import memory_order, strides_in
 
 BATCH = 0
 """The dim of a boundary tensor that counts samples."""
@@ -34,10 +35,32 @@ class Crossing:
     """Whether its gradient goes back: numbers, real or complex, and not counts or masks."""
     cuts: tuple[tuple[int, Cuts], ...] = ()
     """(dim, boundaries) for each dim that is cut; none if every rank of the team holds the whole tensor."""
+    order: tuple[int, ...] = ()
+    """Its dims as they lie in memory, the outermost first, if that is not their own order. It arrives so: random numbers
+    are drawn in that order."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
         return getattr(torch, self.dtype)
+
+    def empty(self, box: Box, device: torch.device) -> Tensor:
+        """Room for a part of it."""
+        strides = strides_in(self.order or tuple(range(len(box))), shape(box))
+        return torch.empty_strided(shape(box), strides, dtype=self.torch_dtype, device=device)
+
+    def as_bytes(self, part: Tensor) -> Tensor:
+        """The numbers of a part one after the other; conjugated or negated, where that was only noted."""
+        if self.order:
+            part = part.permute(self.order)
+        return part.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+
+    def from_bytes(self, flat: Tensor, box: Box) -> Tensor:
+        """The same back, without a copy."""
+        size = shape(box)
+        if not self.order:
+            return flat.view(self.torch_dtype).view(size)
+        ordered = flat.view(self.torch_dtype).view([size[d] for d in self.order])
+        return ordered.permute([self.order.index(d) for d in range(len(size))])
 
     def box(self, position: tuple[int, ...]) -> Box:
         """What the rank at `position` (one index per cut dim) owns."""
@@ -47,14 +70,20 @@ class Crossing:
         return tuple(owned)
 
 
+def order_of(tensor: Tensor) -> tuple[int, ...]:
+    """The order of a tensor's dims in memory, as a Crossing has it."""
+    order = memory_order(tensor)
+    return () if order == tuple(range(tensor.ndim)) else order
+
+
 def encode(crossings: Sequence[Crossing]) -> str:
-    return json.dumps([[c.size, c.dtype, c.differentiable, c.cuts] for c in crossings])
+    return json.dumps([[c.size, c.dtype, c.differentiable, c.cuts, c.order] for c in crossings])
 
 
 def decode(text: str) -> tuple[Crossing, ...]:
     return tuple(
-        Crossing(tuple(size), dtype, differentiable, tuple((dim, tuple(points)) for dim, points in cuts))
-        for size, dtype, differentiable, cuts in json.loads(text)
+        Crossing(tuple(size), dtype, differentiable, tuple((dim, tuple(points)) for dim, points in cuts), tuple(order))
+        for size, dtype, differentiable, cuts, order in json.loads(text)
     )
 
 
@@ -84,14 +113,14 @@ def wanted(crossing: Crossing, stage: Stage) -> Crossing:
     cuts: list[tuple[int, Cuts]] = []
     ndim, dims = len(crossing.size), len(stage.tiles)
     if stage.tile_count > 1 and ndim < dims + 2:
-        return Crossing(crossing.size, crossing.dtype, crossing.differentiable)
+        return replace(crossing, cuts=())
     if stage.lanes > 1 and ndim:
         cuts.append((BATCH, _cut(have, BATCH, crossing.size[BATCH], stage.lanes)))
     if stage.tile_count > 1:
         for offset, parts in enumerate(stage.tiles):
             dim = ndim - dims + offset
             cuts.append((dim, _cut(have, dim, crossing.size[dim], parts)))
-    return Crossing(crossing.size, crossing.dtype, crossing.differentiable, tuple(cuts))
+    return replace(crossing, cuts=tuple(cuts))
 
 
 def _cut(have: dict[int, Cuts], dim: int, size: int, parts: int) -> Cuts:
@@ -157,15 +186,12 @@ def packed_size(parts: Sequence[Piece], crossings: Sequence[Crossing]) -> int:
     return sum(prod(shape(p.box)) * crossings[p.index].torch_dtype.itemsize for p in parts)
 
 
-def pack(parts: Sequence[Piece], tensors: Sequence[Tensor], origins: Sequence[Box]) -> Tensor:
+def pack(
+    parts: Sequence[Piece], crossings: Sequence[Crossing], tensors: Sequence[Tensor], origins: Sequence[Box]
+) -> Tensor:
     """The pieces, one after the other, as bytes. `origins[i]` is the box that `tensors[i]` covers."""
-    flat = [as_bytes(tensors[p.index][slices(p.box, origins[p.index])]) for p in parts]
+    flat = [crossings[p.index].as_bytes(tensors[p.index][slices(p.box, origins[p.index])]) for p in parts]
     return flat[0] if len(flat) == 1 else torch.cat(flat)
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """A tensor's numbers one after the other; conjugated or negated, where that was only noted."""
-    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 def unpack(
@@ -179,12 +205,12 @@ def unpack(
     """Write (or add) a message's pieces to where they lie in `tensors`."""
     start = 0
     for part in parts:
-        dtype = crossings[part.index].torch_dtype
-        stop = start + prod(shape(part.box)) * dtype.itemsize
+        crossing = crossings[part.index]
+        stop = start + prod(shape(part.box)) * crossing.torch_dtype.itemsize
         part_of_it = message[start:stop]
-        if start % dtype.itemsize:  # behind masks or other small numbers: no view may begin there
+        if start % crossing.torch_dtype.itemsize:  # behind masks or other small numbers: no view may begin there
             part_of_it = part_of_it.clone()
-        values = part_of_it.view(dtype).view(shape(part.box))
+        values = crossing.from_bytes(part_of_it, part.box)
         place = tensors[part.index][slices(part.box, origins[part.index])]
         if add:
             place.add_(values)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.plan.stage import OPTIMIZER
-from halocline.runtime.batch import Batch, Field, fields
+from halocline.runtime.batch import Batch, Field, fields, orders
 from halocline.runtime.building import build_stages, check_tensor
 from halocline.runtime.compiling import compile_layers
 from halocline.runtime.environment import command
@@ -264,7 +264,7 @@ class Engine:
         for observer in self.observers:
             observer.begin(self.steps)
         try:
-            self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True))
+            self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True), orders(batch.inputs))
             self._remember()
             self.run(work, lambda: self._finish(work))
         except NotFinite:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION
-from halocline.runtime.batch import Batch, fields
+from halocline.runtime.batch import Batch, fields, orders
 from halocline.runtime.executor import Executor
 from halocline.runtime.step_work import StepWork
 from halocline.schedule.instruction import FORWARD, FREE, RECEIVE, SEND, Instruction
@@ -104,7 +104,8 @@ def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> E
     state = torch.random.get_rng_state()
     with _in_evaluation(engine), engine.sharding.gathered():
         try:
-            engine.relay.learn(fields(batch.inputs), sorted({n for n in work.samples if n}, reverse=True))
+            sizes = sorted({n for n in work.samples if n}, reverse=True)
+            engine.relay.learn(fields(batch.inputs), sizes, orders(batch.inputs))
             sums = executor.evaluate(work, measures)
         finally:
             torch.random.set_rng_state(state)

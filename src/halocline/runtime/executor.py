@@ -48,7 +48,6 @@ from halocline.schedule.instruction import (
     STEP,
     Instruction,
 )
-from halocline.tiling.boxes import shape
 from halocline.tiling.exchanger import ExchangeTimeout
 
 TRAVELLING = 4
@@ -286,9 +285,9 @@ class Executor:
                 pipe,
                 stage - 1,
                 microbatch,
-                lambda: [torch.empty(shape(runner.origin(c)), dtype=c.torch_dtype, device=device) for c in received],
+                lambda: [c.empty(runner.origin(c), device) for c in received],
             )
-        if runner.options.channels_last:
+        if runner.options.channels_last and not stage:
             inputs = [t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in inputs]
         if stage:
             inputs = [t.requires_grad_() if c.differentiable else t for t, c in zip(inputs, received)]

@@ -11,7 +11,7 @@ from math import prod
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
-from halocline.runtime.boundary import Crossing, Piece, as_bytes, pack, packed_size, pieces, unpack, wanted
+from halocline.runtime.boundary import Crossing, Piece, pack, packed_size, pieces, unpack, wanted
 from halocline.runtime.stage import StageRunner
 from halocline.tiling.boxes import Box, shape
 
@@ -33,8 +33,9 @@ class Passage:
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
         if self.whole and len(self.parts) == 1:
-            return as_bytes(tensors[self.parts[0].index])
-        return pack(self.parts, tensors, self.origins)
+            index = self.parts[0].index
+            return self.crossings[index].as_bytes(tensors[index])
+        return pack(self.parts, self.crossings, tensors, self.origins)
 
     def unpack(self, message: Tensor, tensors: Sequence[Tensor], add: bool = False) -> None:
         unpack(message, self.parts, self.crossings, tensors, self.origins, add)
@@ -44,10 +45,10 @@ class Passage:
         found: list[Tensor | None] = [None] * len(self.crossings)
         start = 0
         for part in self.parts:
-            dtype = self.crossings[part.index].torch_dtype
-            stop = start + prod(shape(part.box)) * dtype.itemsize
+            crossing = self.crossings[part.index]
+            stop = start + prod(shape(part.box)) * crossing.torch_dtype.itemsize
             flat = message if len(self.parts) == 1 else message[start:stop]
-            found[part.index] = flat.view(dtype).view(shape(part.box))
+            found[part.index] = crossing.from_bytes(flat, part.box)
             start = stop
         return found
 

@@ -37,8 +37,11 @@ class Relay:
     def entering(self, pipe: int, stage: int, samples: int) -> tuple[Crossing, ...]:
         return self._known[stage, samples]
 
-    def learn(self, inputs: Sequence[Field], sizes: Sequence[int]) -> None:
-        """Make sure that the shapes of these microbatch sizes are known. Every rank calls this with equal sizes."""
+    def learn(
+        self, inputs: Sequence[Field], sizes: Sequence[int], orders: Sequence[tuple[int, ...]] | None = None
+    ) -> None:
+        """Make sure that the shapes of these microbatch sizes are known. Every rank calls this with equal sizes.
+        `orders` says how the inputs lie in memory, if not in the usual way."""
         shapes = [shape for shape, _ in inputs]
         if shapes and self._shapes and shapes != self._shapes:
             raise ValueError(
@@ -49,16 +52,22 @@ class Relay:
         for samples in sizes:
             if samples not in self._sizes:
                 self._sizes.add(samples)
-                self._learn(inputs, samples)
+                self._learn(inputs, samples, orders or [()] * len(inputs))
 
-    def _learn(self, inputs: Sequence[Field], samples: int) -> None:
+    def _learn(self, inputs: Sequence[Field], samples: int, orders: Sequence[tuple[int, ...]]) -> None:
         for stage in sorted({stage for _, stage in self.runners}):
             if stage == 0:
                 if not inputs:
                     raise ValueError(f"rank {self.world.rank} holds the first stage but was given no inputs")
+                last = self._runner(0).options.channels_last
                 self._known[0, samples] = tuple(
-                    Crossing((samples, *shape), str(dtype).removeprefix("torch."), dtype.is_floating_point, ())
-                    for shape, dtype in inputs
+                    Crossing(
+                        (samples, *shape),
+                        str(dtype).removeprefix("torch."),
+                        dtype.is_floating_point,
+                        order=(0, 2, 3, 1) if last and len(shape) == 3 else order,
+                    )
+                    for (shape, dtype), order in zip(inputs, orders)
                 )
             else:
                 self._known[stage, samples] = self._hear(stage, samples)

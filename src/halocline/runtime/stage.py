@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
-from halocline.runtime.boundary import BATCH, Crossing, positions
+from halocline.runtime.boundary import BATCH, Crossing, order_of, positions
 from halocline.runtime.layers import derived_seed, seed_randomness
 from halocline.runtime.offload import offloaded
 from halocline.runtime.patchwork import Patchwork
@@ -90,7 +90,7 @@ class StageRunner:
         self.options, self.loss = options, loss
         self.fused = fused if stage.tile_count > 1 else 0
         """How many layers share one halo exchange; 0: each operator has its own."""
-        self._specs: dict[tuple[Crossing, bool], TileSpec] = {}
+        self._specs: dict[Any, TileSpec] = {}
         self.shadow = shadow
         """The layers without data, where shapes cannot be found from the real ones."""
         self._divided_loss = True
@@ -111,9 +111,14 @@ class StageRunner:
         """The box of a tensor that this rank holds."""
         return crossing.box(positions(self.stage, crossing)[self.member])
 
+    def _widest(self, crossing: Crossing) -> int:
+        """The place in the team that shows best how a tensor lies in memory: a dim that is one wide shows little."""
+        boxes = [crossing.box(at) for at in positions(self.stage, crossing)[:: self.stage.tensor]]
+        return max(range(len(boxes)), key=lambda place: (min((b - a for a, b in boxes[place]), default=0), -place))
+
     def spec(self, crossing: Crossing, exchanger: Exchanger) -> TileSpec:
         """How the team holds a tensor, in the tiling room's terms."""
-        key = crossing, isinstance(exchanger, NoCommunication)
+        key = crossing.size, crossing.cuts, isinstance(exchanger, NoCommunication)
         if key not in self._specs:
             ndim = len(crossing.size)
             cuts = tuple(points for _, points in crossing.cuts)
@@ -150,9 +155,10 @@ class StageRunner:
     def crossings_after(self, received: Sequence[Crossing], made: bool = False) -> tuple[Crossing, ...]:
         """What the stage hands on, found by running it on tensors without data; with `made`, before it is put in order
         for the next stage."""
-        exchanger = None
-        if self.exchanger is not None:
-            exchanger = NoCommunication(self.exchanger.rank, self.exchanger.size)
+        exchanger, member = None, self.member
+        if self.exchanger is not None:  # every rank as the same one, so that all find the same
+            place = self._widest(received[0])
+            exchanger, member = NoCommunication(self.order[place], self.exchanger.size), place * self.stage.tensor
         device = next((p.device for _, layer in self.layers for p in layer.parameters()), torch.device("cpu"))
         mode = self.shadow.mode if self.shadow is not None else FakeTensorMode(allow_non_fake_inputs=True)
         layers = self.layers if self.shadow is None else self.shadow.layers
@@ -161,8 +167,7 @@ class StageRunner:
         with mode, torch.no_grad(), self._autocast(), eager, untouched(modules), any_momentum(tracked(layers)):
             inputs = []
             for crossing in received:
-                size = [b - a for a, b in self.origin(crossing)]
-                fake = torch.empty(size, dtype=crossing.torch_dtype, device=device)
+                fake = crossing.empty(crossing.box(positions(self.stage, crossing)[member]), device)
                 inputs.append(self._wrap(fake, crossing, exchanger))
             value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
             for name, layer in layers:
@@ -386,7 +391,9 @@ def crossing_of(tensor: Tensor) -> Crossing:
     """How the team holds a tensor that its stage made."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     cuts: list[tuple[int, tuple[int, ...]]] = []
+    held = tensor
     if isinstance(tensor, TileTensor):
         cuts = [(dim % tensor.ndim, points) for dim, points in zip(tensor.spec.dims, tensor.spec.cuts)]
+        held = tensor.local
     differentiable = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    return Crossing(tuple(tensor.shape), dtype, differentiable, tuple(cuts))
+    return Crossing(tuple(tensor.shape), dtype, differentiable, tuple(cuts), order_of(held))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 Ints = tuple[int, ...]
 
@@ -87,8 +87,6 @@ def in_format_of(out: Tensor, *like: Tensor) -> Tensor:
 
 def in_order_of(out: Tensor, like: Tensor, function: Callable[..., Tensor], *args: Any) -> Tensor:
     """The same values, lying in memory as the result of torch's `function(like, *args)` does, which keeps the dims."""
-    if isinstance(like, FakeTensor):
-        return out
     strides = strides_in(_asked(function, args, memory_order(like), like.device), tuple(out.shape))
     if out.stride() == strides:
         return out
@@ -99,7 +97,7 @@ def in_order_of(out: Tensor, like: Tensor, function: Callable[..., Tensor], *arg
 def _asked(function: Callable[..., Tensor], args: tuple[Any, ...], order: Ints, device: torch.device) -> Ints:
     """Asked of torch, on a few pixels."""
     shape = (5,) * len(order)
-    with torch.no_grad():
+    with torch.no_grad(), unset_fake_temporarily():
         return memory_order(function(torch.empty_strided(shape, strides_in(order, shape), device=device), *args))
 
 
