@@ -31,9 +31,17 @@ def square(shape: tuple[int, ...], dims: int) -> list[list[int]]:
     return [[0, n] for n in shape[-dims:-2]] + [[0, n // 2, n] for n in shape[-2:]]
 
 
+def single(shape: tuple[int, ...], dims: int) -> list[list[int]]:
+    """Tiles of one pixel beside large ones."""
+    return [[0, n] for n in shape[-dims:-2]] + [
+        [0, 1, n] if i % 2 else [0, n - 1, n] for i, n in enumerate(shape[-dims:][-2:])
+    ]
+
+
 GRIDS = {
     "2x2": lambda case: square(case.shapes[0], case.dims),
     "1x3": lambda case: uneven(case.shapes[0], case.dims, 3),
+    "one pixel": lambda case: single(case.shapes[0], case.dims),
 }
 
 
