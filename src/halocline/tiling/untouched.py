@@ -51,21 +51,22 @@ def content_of(thing: Any) -> dict[Any, Any]:
 def holders(roots: Mapping[str, Any]) -> list[Holder]:
     """Everything changeable that is reached from `roots` (name -> a module, or anything), each once."""
     found: list[Holder] = []
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # with the things, so that no address is used twice
     waiting = deque((name, root) for name, root in roots.items())
     while waiting:
         name, value = waiting.popleft()
         if id(value) in seen:
             continue
-        seen.add(id(value))
+        seen[id(value)] = value
         thing = value
-        if isinstance(value, (dict, list, set, deque, CellType, torch.Generator)):
+        named: list[tuple[str, Any]] = []
+        if isinstance(value, (dict, list, set, deque, CellType)):
             named = [(f"{name}[{key!r}]" if _plain(key) else name, v) for key, v in content_of(value).items()]
         elif isinstance(value, nn.Module) or _own(value):
             thing = vars(value)
             own = [(f"{name}.{key}", v) for key, v in _unfolded(thing)]
             named = [*own, (name, getattr(type(value), "forward", None))]
-        else:
+        elif not isinstance(value, torch.Generator):
             waiting.extend((name, inner) for inner in _inside(value))
             continue
         found.append(Holder(name, thing, content_of(thing), value))
