@@ -33,7 +33,7 @@ from halocline.runtime.relay import Relay
 from halocline.runtime.shard import divided_buffers, settle
 from halocline.runtime.sharding import Sharding
 from halocline.runtime.stage import Loss, Options, StageRunner
-from halocline.runtime.statistics import RunningStatistics, tracked
+from halocline.runtime.statistics import RunningStatistics, plain, tracked
 from halocline.runtime.step_work import StepWork
 from halocline.runtime.tied import Ties, ties
 from halocline.runtime.timeline import Recorder, TimedExecutor
@@ -128,13 +128,11 @@ class Engine:
         self.runners = self._runners(loss)
         self.optimizers = self._optimizers(optimizer, shard_optimizer) if optimizer is not None else {}
         """Stage -> what updates its parameters."""
-        copies = plan.pipes * plan.replicas
         total = plan.microbatches * plan.replicas
-        self.statistics = {
-            stage: RunningStatistics(norms, total)
-            for stage, held in self.modules.items()
-            if copies > 1 and (norms := tracked(held))
-        }
+        norms = {stage: tracked(held) for stage, held in self.modules.items() if total > 1}
+        if plan.pipes * plan.replicas == 1:  # until a step has shown that backwards update none
+            norms = {stage: [norm for norm in found if plain(norm)] for stage, found in norms.items()}
+        self.statistics = {stage: RunningStatistics(found, total) for stage, found in norms.items() if found}
         self.relay = Relay(self.world, self.layout, self.runners)
         kind = Executor if timeline is None else TimedExecutor
         self.executor = kind(
@@ -334,9 +332,10 @@ class Engine:
         for parameter in self.parameters():
             settle(parameter)
         self.ties.sum_gradients()
-        for stage, statistics in self.statistics.items():
-            if statistics.modules:
-                statistics.finish(self.world.sum(statistics.flat(), self.groups[stage]))
+        for stage, statistics in [*self.statistics.items()]:
+            statistics.finish(lambda tensor: self.world.sum(tensor, self.groups[stage]))
+            if not statistics.again and self.plan.pipes * self.plan.replicas == 1:
+                del self.statistics[stage]  # forwards come in the order of one device, and may update them at once
         if self.clip is not None:
             clip_gradients(self.clip, self.world, self.layout, self.modules, self.ties)
         for optimizer in self.optimizers.values():
