@@ -32,6 +32,7 @@ from halocline.runtime.reading import Reads, reads
 from halocline.runtime.relay import Relay
 from halocline.runtime.shard import divided_buffers, settle
 from halocline.runtime.sharding import Sharding
+from halocline.runtime.shared import buffer_names, built_where_shared, shared_stages
 from halocline.runtime.stage import Loss, Options, StageRunner
 from halocline.runtime.statistics import RunningStatistics, plain, tracked
 from halocline.runtime.step_work import StepWork
@@ -100,8 +101,9 @@ class Engine:
         require_mean(loss, plan.microbatches * plan.replicas)
         if clip is not None and not clip > 0:
             raise ValueError(f"clip = {clip} is not above 0: give the largest norm that gradients may have, e.g. 1.0")
-        named = self.named = named_layers(layers)
+        named = self.named = built_where_shared(named_layers(layers), seed)
         self._check(named)
+        shared = shared_stages(named, plan)
         self._loss, self._skipped = 0.0, False
         # On a CPU the losses travel while backwards run. On a GPU, reading them early would wait for the device.
         self._early = self.world.device.type == "cpu"
@@ -122,7 +124,7 @@ class Engine:
             mine = {stage: layers for stage, layers in self.modules.items() if stage not in self.sharding.meshes}
             mark = fingerprints(self.layout, self.world.rank, mine, self.world.device)
             require_equal(self.world.sum(mark, label="sum of weights"))
-        self.ties = Ties(self.world, self.layout, bound, self.modules)
+        self.ties = Ties(self.world, self.layout, bound, self.modules, buffer_names(named))
         if compile:
             compile_layers(plan, self.modules, compile)
         self.runners = self._runners(loss)
@@ -143,6 +145,7 @@ class Engine:
             self.groups,
             self.statistics,
             self.relay.entering,
+            shared,
         )
         roles = ", ".join(map(str, self.layout.roles(self.world.rank)))
         self.world.logbook.begin(roles, self.executor.instructions)
@@ -230,10 +233,15 @@ class Engine:
                         yield name, parameter
 
     def named_buffers(self) -> Iterable[tuple[str, Tensor]]:
+        """With the names they have in the one-device model, those of modules that layers share once."""
+        seen = set()
         for layers in self.modules.values():
-            for name, layer in layers:
+            for layer_name, layer in layers:
                 for key, buffer in divided_buffers(layer):
-                    yield f"{name}.{key}", buffer
+                    name = self.ties.name(f"{layer_name}.{key}")
+                    if name not in seen:
+                        seen.add(name)
+                        yield name, buffer
 
     def train(self, mode: bool = True) -> None:
         for layers in self.modules.values():
