@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -341,7 +342,7 @@ class Engine:
             settle(parameter)
         self.ties.sum_gradients()
         for stage, statistics in [*self.statistics.items()]:
-            statistics.finish(lambda tensor: self.world.sum(tensor, self.groups[stage]))
+            statistics.finish(partial(self.world.sum, ranks=self.groups[stage]))
             if not statistics.again and self.plan.pipes * self.plan.replicas == 1:
                 del self.statistics[stage]  # forwards come in the order of one device, and may update them at once
         if self.clip is not None:

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _NormBase
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
 from halocline.runtime.boundary import Crossing
@@ -35,7 +34,7 @@ from halocline.runtime.shortage import OutOfMemory, is_shortage
 from halocline.runtime.stage import Held, StageRunner
 from halocline.runtime.statistics import RunningStatistics, frozen, tracked
 from halocline.runtime.step_work import StepWork
-from halocline.runtime.unchanged import LATER, LOOKS, TWICE, unchanged
+from halocline.runtime.unchanged import Watch
 from halocline.runtime.world import World
 from halocline.schedule.instruction import (
     BACKWARD,
@@ -110,13 +109,11 @@ class Executor:
         self._losses = sum(i.kind == FORWARD and runners[i.pipe, i.stage].loss is not None for i in instructions)
         """How many losses this rank makes in a step."""
         copies = layout.plan.pipes * layout.plan.replicas
-        stages = {stage for _, stage in runners}
-        again = {stage for stage in stages if copies > 1 or layout.plan.stages[stage].recompute or stage in shared}
         more = copies * layout.plan.microbatches > 1
-        self._unseen = {TWICE: dict.fromkeys(again, 0), LATER: dict.fromkeys(stages if more else (), 0)}
-        """Why nothing may change -> stages that have not shown yet that nothing does, and how often they were looked at:
-        those that run a microbatch twice, in copies, or parts of which are in other stages, too; and those whose
-        backwards come after other forwards."""
+        self._looks = Watch(
+            {s for _, s in runners if copies > 1 or layout.plan.stages[s].recompute or s in shared},
+            {s for _, s in runners if more},
+        )
         self._same_ranks = {
             (pipe, stage)
             for pipe, stage in runners
@@ -319,25 +316,16 @@ class Executor:
     @contextmanager
     def _steady(self, pipe: int, stage: int, microbatch: int, backward: bool = False) -> Iterator[None]:
         """A forward or a backward that changes what one device's would, and as if in the same order."""
-        with self._watched(pipe, stage, LATER if backward else TWICE):
+        layers, samples, counted = self.runners[pipe, stage].layers, self.work.samples[microbatch], None
+        if backward:
+            counted = self.statistics[stage].modules if stage in self.statistics else []
+        with self._looks.over(stage, layers, samples, counted):
             if stage in self.statistics:
                 speaks = self.local in self.layout.team(pipe, stage)[: self.layout.plan.stages[stage].tensor]
                 with self.statistics[stage].collecting(self.work.first + microbatch, speaks, backward):
                     yield
             else:
                 yield
-
-    def _watched(self, pipe: int, stage: int, why: str) -> AbstractContextManager[None]:
-        """The first times, see that nothing changes that may not."""
-        looks = self._unseen[why]
-        if stage not in looks:
-            return nullcontext()
-        layers, look = self.runners[pipe, stage].layers, looks.pop(stage)
-        if look + 1 < LOOKS:
-            looks[stage] = look + 1
-        counted = self.statistics[stage].modules if stage in self.statistics else []
-        norms = [module for _, layer in layers for module in layer.modules() if isinstance(module, _NormBase)]
-        return unchanged(layers, norms if why == TWICE else counted, look, why)
 
     def _run(self, held: Held, pipe: int, stage: int, microbatch: int, grad: bool) -> Tensor | None:
         share = self.work.samples[microbatch] / self.work.total
@@ -346,7 +334,8 @@ class Executor:
     def _recompute(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
         held = self.held[pipe, stage, microbatch]
-        with self._watched(pipe, stage, TWICE), frozen(tracked(self.runners[pipe, stage].layers)):
+        layers = self.runners[pipe, stage].layers
+        with self._looks.over(stage, layers, self.work.samples[microbatch]), frozen(tracked(layers)):
             self._run(held, pipe, stage, microbatch, True)
 
     def _gradients(self, pipe: int, stage: int, microbatch: int) -> Held:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+
 def tracked(layers: Sequence[tuple[str, nn.Module]]) -> list[_NormBase]:
     """The modules whose forward updates running statistics."""
     every = dict.fromkeys(module for _, layer in layers for module in layer.modules())
@@ -85,9 +86,10 @@ class RunningStatistics:
         kept, weights = [], []
         for number, module in enumerate(self.modules):
             if module.momentum is None:  # an average of all
-                before = module.num_batches_tracked + every[number]
-                kept.append(torch.where(every[number] > 0, 1 - every[number] / before.clamp(min=1), 1.0))
-                weights.append(counts[number] / before.clamp(min=1))
+                assert module.num_batches_tracked is not None
+                reached = module.num_batches_tracked + every[number]
+                kept.append(torch.where(every[number] > 0, 1 - every[number] / reached.clamp(min=1), 1.0))
+                weights.append(counts[number] / reached.clamp(min=1))
             else:
                 kept.append((1 - module.momentum) ** every[number])
                 weights.append((1 - module.momentum) ** later[number])
@@ -114,10 +116,10 @@ class RunningStatistics:
 def _counted(modules: Sequence[_NormBase]) -> Iterator[None]:
     """Let modules that do not count their updates do so."""
 
-    def count(module: Any, args: Any) -> None:
+    def count(module: Any, args: Any, output: Any) -> None:
         module.num_batches_tracked.add_(1)
 
-    hooks = [m.register_forward_pre_hook(count) for m in modules if not isinstance(m, _BatchNorm)]
+    hooks = [m.register_forward_hook(count) for m in modules if not isinstance(m, _BatchNorm)]
     try:
         yield
     finally:

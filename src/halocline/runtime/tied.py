@@ -179,9 +179,10 @@ class Ties:
         self.unspoken: set[Tensor] = set()
         """Copies that another stage's copy stands for, where a parameter counts once; buffers, too."""
         for layers in modules.values():
-            for layer, key, buffer in ((n, key, b) for n, layer in layers for key, b in layer.named_buffers()):
-                if _layer(self.name(f"{layer}.{key}")) not in dict(layers):
-                    self.unspoken.add(buffer)
+            for name, layer in layers:
+                for key, buffer in layer.named_buffers():
+                    if _layer(self.name(f"{name}.{key}")) not in dict(layers):
+                        self.unspoken.add(buffer)
         for t in found:
             self._refuse_two_cuts(t)
         for t in found:

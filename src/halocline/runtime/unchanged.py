@@ -9,12 +9,14 @@ forward. Knows modules; the executor says when to look.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -24,14 +26,39 @@ Layers = Sequence[tuple[str, nn.Module]]
 
 TWICE = (
     "which would happen more than once where a stage recomputes or has a mirrored pipe or replicas, or another stage "
-    "holds the same module: use recompute = false, pipes = 1 and replicas = 1, or set that module to eval()"
+    "holds the same module: use recompute = false, pipes = 1 and replicas = 1, or "
 )
 LATER = (
     "and torch.utils.checkpoint runs it again in the backward, after forwards of other microbatches: leave the "
-    "checkpoint out there, use one microbatch, or set that module to eval()"
+    "checkpoint out there, use one microbatch, or "
 )
 LOOKS = 2
-"""Forwards, or backwards, of a stage to look at."""
+
+
+class Watch:
+    """Looks at the first forwards and backwards of stages, and at no others. Stages in `again` run a microbatch twice,
+    have copies, or modules that other stages have, too; backwards of those in `later` follow other forwards."""
+
+    def __init__(self, again: set[int], later: set[int]) -> None:
+        keys = [(stage, why) for why, stages in ((TWICE, again), (LATER, later)) for stage in stages]
+        self._looks: dict[tuple[int, str], list[int]] = {key: [] for key in keys}
+        """The sizes of the microbatches seen."""
+
+    def over(
+        self, stage: int, layers: Layers, samples: int, counted: Sequence[nn.Module] | None = None
+    ) -> AbstractContextManager[None]:
+        """For a forward of `samples`; or for a backward, in which the statistics of `counted` may change."""
+        why = TWICE if counted is None else LATER
+        seen = self._looks.get((stage, why))
+        if seen is None or seen not in ([], [samples]):  # for another size, tables may have to be made anew
+            return nullcontext()
+        look = len(seen)
+        seen.append(samples)
+        if len(seen) == LOOKS:
+            del self._looks[stage, why]
+        if counted is None:  # recomputations and copies know about those
+            counted = [m for _, layer in layers for m in layer.modules() if isinstance(m, _NormBase)]
+        return unchanged(layers, counted, look, why)
 
 
 @contextmanager
@@ -40,18 +67,20 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
     `look` counts those watched before."""
     buffers = {name: buffer.clone() for name, buffer in _buffers(layers, allowed).items()}
     kept = _attributes(layers) if look else []
-    with _Reads(kept) as reads, torch.compiler.set_stance("force_eager"):
+    # Compiled code would not say what it reads. Where the compiler is not loaded there is none.
+    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    with _Reads(kept) as reads, eager:
         yield
     if not reads.forwards:
         return
     for name, buffer in _buffers(layers, allowed).items():
         was = buffers.get(name)
         if was is not None and was.shape == buffer.shape and not _same(was, buffer):
-            raise ValueError(f"a forward changes its layer's buffer {name}, {why}")
+            raise ValueError(f"a forward changes its layer's buffer {name}, {why}set that module to eval()")
     for holder, versions in kept:
         name = _changed(holder, versions, reads)
         if name:
-            raise ValueError(f"a forward changes its layer's attribute {name}, {why}")
+            raise ValueError(f"a forward changes its layer's attribute {name}, {why}keep nothing there")
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -141,7 +170,7 @@ def _changed(holder: Holder, versions: dict[Any, int], reads: _Reads) -> str:
         name = f"{holder.name}.{key}" if holder.owner is not holder.thing else f"{holder.name}[{key!r}]"
         value = now.get(key)
         if value is was:
-            if key in versions and _version(was) != versions[key]:
+            if isinstance(was, Tensor) and _version(was) != versions[key]:
                 return name
             continue
         tensors = [t for t in tree_leaves(was) if isinstance(t, Tensor)]
