@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from halocline.plan import Plan
 from halocline.runtime import Engine, verify
 from halocline.runtime.layers import named_layers, own_randomness
+from halocline.runtime.shared import built_where_shared
 from halocline.train.holdings import holdings
 
 
@@ -142,14 +143,27 @@ def test_what_two_stages_cannot_share() -> None:
     Engine(CUT, [Other(norm.eval()), nn.ReLU(), Wrap(norm), head()], loss=F.cross_entropy)
 
 
+def test_hooks_of_a_model_that_knows_all_its_layers_share_nothing() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.features = nn.Sequential(conv(), nn.ReLU(), conv(), head()), {}
+            for layer in self.layers:
+                layer.register_forward_hook(self.save)
+
+        def save(self, layer: nn.Module, args: Any, output: Any) -> None:
+            self.features[layer] = output
+
+    assert compare(lambda: Net().layers, CUT)[0] < 1e-10
+    assert compare(lambda: Net().layers, MIRRORED)[0] < 1e-10
+
+
 def test_a_function_that_shares_nothing_is_not_called_early() -> None:
     called: list[int] = []
 
     def layer() -> nn.Module:
         called.append(1)
         return conv()
-
-    from halocline.runtime.shared import built_where_shared
 
     built_where_shared(named_layers([layer, lambda: nn.Sequential(layer(), nn.ReLU()), head]), 0)
     assert not called

@@ -31,7 +31,7 @@ def _users(named: Sequence[tuple[str, Layer]]) -> list[tuple[nn.Module, list[tup
     """Modules with parameters or buffers of their own that several layers lead to, with those layers."""
     found: dict[nn.Module, list[tuple[str, Layer]]] = {}
     for name, layer in named:
-        for holder in holders({name: layer}):
+        for holder in holders({name: layer}, hooks=False):
             module = holder.owner
             if isinstance(module, nn.Module) and (module._parameters or module._buffers):
                 found.setdefault(module, []).append((name, layer))

@@ -48,8 +48,9 @@ def content_of(thing: Any) -> dict[Any, Any]:
     return dict(enumerate(thing))
 
 
-def holders(roots: Mapping[str, Any]) -> list[Holder]:
-    """Everything changeable that is reached from `roots` (name -> a module, or anything), each once."""
+def holders(roots: Mapping[str, Any], hooks: bool = True) -> list[Holder]:
+    """Everything changeable that is reached from `roots` (name -> a module, or anything), each once. Without `hooks`,
+    not what only a module's hooks know, which may be the whole model."""
     found: list[Holder] = []
     seen: dict[int, Any] = {}  # with the things, so that no address is used twice
     waiting = deque((name, root) for name, root in roots.items())
@@ -64,7 +65,7 @@ def holders(roots: Mapping[str, Any]) -> list[Holder]:
             named = [(f"{name}[{key!r}]" if _plain(key) else name, v) for key, v in content_of(value).items()]
         elif isinstance(value, nn.Module) or _own(value):
             thing = vars(value)
-            own = [(f"{name}.{key}", v) for key, v in _unfolded(thing)]
+            own = [(f"{name}.{key}", v) for key, v in _unfolded(thing) if hooks or not key.endswith("_hooks")]
             named = [*own, (name, getattr(type(value), "forward", None))]
         elif not isinstance(value, torch.Generator):
             waiting.extend((name, inner) for inner in _inside(value))
