@@ -133,9 +133,10 @@ class Engine:
         """Stage -> what updates its parameters."""
         total = plan.microbatches * plan.replicas
         norms = {stage: tracked(held) for stage, held in self.modules.items() if total > 1}
-        if plan.pipes * plan.replicas == 1:  # until a step has shown that backwards update none
+        alone = plan.pipes * plan.replicas == 1
+        if alone:  # until a step has shown that backwards update none
             norms = {stage: [norm for norm in found if plain(norm)] for stage, found in norms.items()}
-        self.statistics = {stage: RunningStatistics(found, total) for stage, found in norms.items() if found}
+        self.statistics = {stage: RunningStatistics(found, total, alone) for stage, found in norms.items() if found}
         self.relay = Relay(self.world, self.layout, self.runners)
         kind = Executor if timeline is None else TimedExecutor
         self.executor = kind(
@@ -343,7 +344,7 @@ class Engine:
         self.ties.sum_gradients()
         for stage, statistics in [*self.statistics.items()]:
             statistics.finish(partial(self.world.sum, ranks=self.groups[stage]))
-            if not statistics.again and self.plan.pipes * self.plan.replicas == 1:
+            if statistics.trial and not statistics.again:
                 del self.statistics[stage]  # forwards come in the order of one device, and may update them at once
         if self.clip is not None:
             clip_gradients(self.clip, self.world, self.layout, self.modules, self.ties)

@@ -34,12 +34,14 @@ def plain(module: _NormBase) -> bool:
 class RunningStatistics:
     """The terms of one stage's copy in one step."""
 
-    def __init__(self, modules: Sequence[_NormBase], total: int) -> None:
+    def __init__(self, modules: Sequence[_NormBase], total: int, trial: bool = False) -> None:
         # Without a momentum InstanceNorm changes nothing, nor does BatchNorm that cannot count.
         counts = [m for m in modules if isinstance(m, _BatchNorm) and m.num_batches_tracked is not None]
         self._all = [module for module in modules if module.momentum is not None or module in counts]
         self.total = total
         """Microbatches of the step over all copies."""
+        self.trial = trial
+        """Whether updates are also made at once, which is right if no backward turns out to make any."""
         self.again = True
         """Whether backwards update statistics, too. Not known before the end of a step."""
         self.begin()
@@ -50,7 +52,8 @@ class RunningStatistics:
         device = _mean(self.modules[0]).device if self.modules else None
         self.counts = torch.zeros(len(self.modules), 2 * self.total, dtype=torch.float64, device=device)
         """Updates of each module, by forward and backward of each microbatch."""
-        self.terms: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in self.modules]
+        self.terms: list[dict[int, list[Tensor]]] = [{} for _ in self.modules]
+        self.start = [[t.clone() for t in _state(module)] for module in self.modules if self.trial]
 
     @contextmanager
     def collecting(self, index: int, speaks: bool, backward: bool = False) -> Iterator[None]:
@@ -59,21 +62,27 @@ class RunningStatistics:
         All ranks of a team find the same ones; the one that `speaks` for it keeps them. Of a backward in two halves
         the first that updates a module counts, as the other only does it again.
         """
-        place = 2 * index + backward
-        with _replaced(self.modules, torch.zeros_like), _counted(self.modules):
+        with _replaced(self.modules, torch.clone if self.trial else torch.zeros_like), _counted(self.modules):
             yield
-            if not speaks:
-                return
-            for number, module in enumerate(self.modules):
-                assert module.num_batches_tracked is not None
-                count = module.num_batches_tracked.double()
-                if not isinstance(module, _BatchNorm):  # one that was compiled may not have been counted
-                    count = count.maximum((_mean(module) != 0).any().double())
-                first = self.counts[number, place] == 0
-                self.counts[number, place] = torch.where(first, count, self.counts[number, place])
-                found = _mean(module), _variance(module)
-                before = self.terms[number].get(place, found)
-                self.terms[number][place] = tuple(torch.where(first, a, b) for a, b in zip(found, before))  # type: ignore[assignment]
+            after = [(_state(m), _count(m).double()) for m in self.modules]
+        for number, (module, (state, count)) in enumerate(zip(self.modules, after)):
+            terms = state[:2]
+            if self.trial:
+                begun = _count(module).double() if module.num_batches_tracked is not None else 0.0
+                count = count - begun
+                terms = [_term(module, own, value, begun, count) for own, value in zip(_state(module), terms)]
+                for own, value in zip(_state(module), state):
+                    own.copy_(value)
+            if not isinstance(module, _BatchNorm):  # one that was compiled may not have been counted
+                count = count.maximum((terms[0] != 0).any().double())
+            if speaks:
+                self._keep(number, 2 * index + backward, count, terms)
+
+    def _keep(self, number: int, place: int, count: Tensor, found: list[Tensor]) -> None:
+        known = self.counts[number, place].clone()
+        self.counts[number, place] = torch.where(known == 0, count, known)
+        pairs = zip(found, self.terms[number].get(place, found))
+        self.terms[number][place] = [torch.where(known == 0, new, old) for new, old in pairs]
 
     def finish(self, summed: Callable[[Tensor], Tensor]) -> None:
         """Write the statistics that one device would have now; `summed` is a tensor's sum over copies."""
@@ -81,13 +90,18 @@ class RunningStatistics:
             return
         counts = summed(self.counts)
         self.again = bool(counts[:, 1::2].any())
+        if self.trial and not self.again:
+            return
+        for module, state in zip(self.modules, self.start):
+            for own, value in zip(_state(module), state):
+                own.copy_(value)
+        self.trial = False
         every = counts.sum(1, keepdim=True)
         later = every - counts.cumsum(1)
         kept, weights = [], []
         for number, module in enumerate(self.modules):
             if module.momentum is None:  # an average of all
-                assert module.num_batches_tracked is not None
-                reached = module.num_batches_tracked + every[number]
+                reached = _count(module) + every[number]
                 kept.append(torch.where(every[number] > 0, 1 - every[number] / reached.clamp(min=1), 1.0))
                 weights.append(counts[number] / reached.clamp(min=1))
             else:
@@ -96,16 +110,17 @@ class RunningStatistics:
         flat = torch.cat([t for number in range(len(self.modules)) for t in self._sums(number, weights[number])])
         start, flat = 0, summed(flat)
         for number, module in enumerate(self.modules):
-            for buffer in (_mean(module), _variance(module)):
+            mean, variance, *counters = _state(module)
+            for buffer in (mean, variance):
                 part = flat[start : start + buffer.numel()].view(buffer.shape)
                 buffer.mul_(kept[number]).add_(part.to(buffer.dtype))
                 start += buffer.numel()
-            if module.num_batches_tracked is not None and isinstance(module, _BatchNorm):  # InstanceNorm counts nothing
-                module.num_batches_tracked.add_(every[number, 0].to(module.num_batches_tracked.dtype))
+            for counter in counters:
+                counter.add_(every[number, 0].to(counter.dtype))
 
     def _sums(self, number: int, weights: Tensor) -> Iterator[Tensor]:
         """The terms of a module, weighted: of its mean and of its variance."""
-        for which, buffer in enumerate((_mean(self.modules[number]), _variance(self.modules[number]))):
+        for which, buffer in enumerate(_state(self.modules[number])[:2]):
             total = torch.zeros_like(buffer, dtype=torch.float64)
             for place, terms in self.terms[number].items():
                 total += terms[which] * weights[place]
@@ -158,6 +173,24 @@ def any_momentum(modules: Sequence[_NormBase]) -> Iterator[None]:
     finally:
         for module in averaging:
             module.momentum = None
+
+
+def _term(module: _NormBase, before: Tensor, after: Tensor, begun: Tensor | float, count: Tensor) -> Tensor:
+    """What `count` updates would have made of zero, of a counter that had `begun`, too."""
+    if module.momentum is None:
+        return (after * (begun + count) - before * begun) / count.clamp(min=1)
+    return after - before * (1 - module.momentum) ** count
+
+
+def _state(module: _NormBase) -> list[Tensor]:
+    """What updates change: mean, variance and, but for InstanceNorm, how many there were."""
+    counted = isinstance(module, _BatchNorm) and module.num_batches_tracked is not None
+    return [_mean(module), _variance(module), *([_count(module)] if counted else [])]
+
+
+def _count(module: _NormBase) -> Tensor:
+    assert module.num_batches_tracked is not None
+    return module.num_batches_tracked
 
 
 def _mean(module: _NormBase) -> Tensor:
