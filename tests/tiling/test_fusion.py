@@ -243,10 +243,69 @@ def test_a_record_that_is_too_narrow_stays_exact() -> None:
 
     def run(exchanger: tiling.Exchanger) -> None:
         mine = copy.deepcopy(net)
-        mine.calls = 0  # the recording is call 1, the real one is call 2
-        y = tiling.run_fused([mine], tiling.tile(image((1, 3, 16, 12)), (2, 1), exchanger))
+        mine.calls = 0
+        for _ in range(2):  # the record is the first call's
+            y = tiling.run_fused([mine], tiling.tile(image((1, 3, 16, 12)), (2, 1), exchanger))
         assert mine.calls == 2
         assert_close(y.full(), expected, 1e-12, "output")
+
+    on_threads(2, run)
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.calls, self.sizes = 0, [0]
+
+
+class Remembers(nn.Module):
+    """Keeps things from one forward to the next in every way but as a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        self.calls, self.counter, self.history, self.by_name = 0, Counter(), [0], {"calls": 0}
+        self.mean, self.average = torch.zeros(3).double(), torch.zeros(3).double()
+        self.hidden = [nn.BatchNorm2d(3).double()]
+        self.generator = torch.Generator().manual_seed(1)
+        self.late: Tensor | None = None
+        seen = [0]
+        self.conv.register_forward_hook(lambda *_: seen.append(len(seen)))
+        self.seen = lambda: len(seen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.counter.calls += 1
+        self.counter.sizes[0] += 1
+        self.history.append(self.calls)
+        self.by_name["calls"] += 1
+        self.late = torch.zeros(()) if self.late is None else self.late + 1
+        y = self.hidden[0](self.conv(x)) * torch.rand((), generator=self.generator, dtype=torch.float64)
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(y.mean((0, 2, 3)))
+            self.average = 0.9 * self.average + y.mean((0, 2, 3))
+        return y
+
+    def kept(self) -> list[object]:
+        numbers = self.calls, self.counter.calls, self.counter.sizes, self.history, self.by_name, self.seen()
+        return [*numbers, float(self.late or 0), int(self.hidden[0].num_batches_tracked)]  # type: ignore[arg-type]
+
+
+def test_attributes_that_a_forward_changes_change_once() -> None:
+    """The recording counted a second time."""
+    known = Remembers().double()
+    expected = known(image((1, 3, 16, 12)))
+    state = {name: value.clone() for name, value in known.state_dict().items()}
+
+    def run(exchanger: tiling.Exchanger) -> None:
+        mine = Remembers().double()
+        mine.load_state_dict(state)
+        held = mine.mean
+        y = tiling.run_fused([mine], tiling.tile(image((1, 3, 16, 12)), (2, 1), exchanger))
+        assert_close(y.full(), expected, 1e-12, "output")
+        assert mine.kept() == known.kept()
+        assert mine.mean is held
+        assert_close(mine.mean, known.mean, 1e-12, "a mean that is changed in place")
+        assert_close(mine.average, known.average, 1e-12, "a mean that is set anew")
 
     on_threads(2, run)
 

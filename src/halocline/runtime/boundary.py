@@ -36,7 +36,7 @@ class Crossing:
     cuts: tuple[tuple[int, Cuts], ...] = ()
     """(dim, boundaries) for each dim that is cut; none if every rank of the team holds the whole tensor."""
     order: tuple[int, ...] = ()
-    """Its dims as they lie in memory, the outermost first, if that is not their own order. It arrives so: random numbers
+    """Its dims as they lie in memory, the outermost first, if that is not their own order. So it arrives: random numbers
     are drawn in that order."""
 
     @property

@@ -13,6 +13,7 @@ from torch import nn
 from halocline.plan.layout import Layout
 from halocline.runtime.layers import Layer, build
 from halocline.runtime.sharding import TENSOR, Sharding
+from halocline.runtime.shared import apart
 from halocline.runtime.tied import Beginnings, Tie, tied_in
 from halocline.runtime.world import World
 
@@ -35,13 +36,13 @@ def build_stages(
     layers = dict(named)
     beginnings = Beginnings(ties, lambda name: build(name, layers[name], seed))
     stages: Stages = {}
-    for stage in sorted({role.stage for role in layout.roles(world.rank)}):
+    mine = sorted({role.stage for role in layout.roles(world.rank)})
+    for stage, given in zip(mine, apart([[*named[slice(*layout.plan.stages[stage].layers)]] for stage in mine])):
         planned = layout.plan.stages[stage]
-        first, stop = planned.layers
         alone = planned.tile_count * planned.lanes == 1
         divide = _Division(world, layout, stage, sharding, sequence) if planned.tensor > 1 else None
         stages[stage] = []
-        for name, layer in named[first:stop]:
+        for name, layer in given:
             module = build(name, layer, seed)
             if alone and world.size > 1 and len(layout.plan.stages) > 1:
                 refuse_all_processes(name, module)

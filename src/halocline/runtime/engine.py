@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ from halocline.runtime.reading import Reads, reads
 from halocline.runtime.relay import Relay
 from halocline.runtime.shard import divided_buffers, settle
 from halocline.runtime.sharding import Sharding
+from halocline.runtime.shared import buffer_names, built_where_shared, shared_stages
 from halocline.runtime.stage import Loss, Options, StageRunner
-from halocline.runtime.statistics import RunningStatistics, tracked
+from halocline.runtime.statistics import RunningStatistics, plain, tracked
 from halocline.runtime.step_work import StepWork
 from halocline.runtime.tied import Ties, ties
 from halocline.runtime.timeline import Recorder, TimedExecutor
@@ -100,8 +102,9 @@ class Engine:
         require_mean(loss, plan.microbatches * plan.replicas)
         if clip is not None and not clip > 0:
             raise ValueError(f"clip = {clip} is not above 0: give the largest norm that gradients may have, e.g. 1.0")
-        named = self.named = named_layers(layers)
+        named = self.named = built_where_shared(named_layers(layers), seed)
         self._check(named)
+        shared = shared_stages(named, plan)
         self._loss, self._skipped = 0.0, False
         # On a CPU the losses travel while backwards run. On a GPU, reading them early would wait for the device.
         self._early = self.world.device.type == "cpu"
@@ -122,19 +125,18 @@ class Engine:
             mine = {stage: layers for stage, layers in self.modules.items() if stage not in self.sharding.meshes}
             mark = fingerprints(self.layout, self.world.rank, mine, self.world.device)
             require_equal(self.world.sum(mark, label="sum of weights"))
-        self.ties = Ties(self.world, self.layout, bound, self.modules)
+        self.ties = Ties(self.world, self.layout, bound, self.modules, buffer_names(named))
         if compile:
             compile_layers(plan, self.modules, compile)
         self.runners = self._runners(loss)
         self.optimizers = self._optimizers(optimizer, shard_optimizer) if optimizer is not None else {}
         """Stage -> what updates its parameters."""
-        copies = plan.pipes * plan.replicas
         total = plan.microbatches * plan.replicas
-        self.statistics = {
-            stage: RunningStatistics(norms, total)
-            for stage, held in self.modules.items()
-            if copies > 1 and (norms := tracked(held))
-        }
+        norms = {stage: tracked(held) for stage, held in self.modules.items() if total > 1}
+        alone = plan.pipes * plan.replicas == 1
+        if alone:  # until a step has shown that backwards update none
+            norms = {stage: [norm for norm in found if plain(norm)] for stage, found in norms.items()}
+        self.statistics = {stage: RunningStatistics(found, total, alone) for stage, found in norms.items() if found}
         self.relay = Relay(self.world, self.layout, self.runners)
         kind = Executor if timeline is None else TimedExecutor
         self.executor = kind(
@@ -145,6 +147,7 @@ class Engine:
             self.groups,
             self.statistics,
             self.relay.entering,
+            shared,
         )
         roles = ", ".join(map(str, self.layout.roles(self.world.rank)))
         self.world.logbook.begin(roles, self.executor.instructions)
@@ -232,10 +235,15 @@ class Engine:
                         yield name, parameter
 
     def named_buffers(self) -> Iterable[tuple[str, Tensor]]:
+        """With the names they have in the one-device model, those of modules that layers share once."""
+        seen = set()
         for layers in self.modules.values():
-            for name, layer in layers:
+            for layer_name, layer in layers:
                 for key, buffer in divided_buffers(layer):
-                    yield f"{name}.{key}", buffer
+                    name = self.ties.name(f"{layer_name}.{key}")
+                    if name not in seen:
+                        seen.add(name)
+                        yield name, buffer
 
     def train(self, mode: bool = True) -> None:
         for layers in self.modules.values():
@@ -334,9 +342,10 @@ class Engine:
         for parameter in self.parameters():
             settle(parameter)
         self.ties.sum_gradients()
-        for stage, statistics in self.statistics.items():
-            if statistics.modules:
-                statistics.finish(self.world.sum(statistics.flat(), self.groups[stage]))
+        for stage, statistics in [*self.statistics.items()]:
+            statistics.finish(partial(self.world.sum, ranks=self.groups[stage]))
+            if statistics.trial and not statistics.again:
+                del self.statistics[stage]  # forwards come in the order of one device, and may update them at once
         if self.clip is not None:
             clip_gradients(self.clip, self.world, self.layout, self.modules, self.ties)
         for optimizer in self.optimizers.values():

@@ -17,8 +17,8 @@ for by whoever needs them; buffers live from their receive to their free.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -32,8 +32,9 @@ from halocline.runtime.reduction import Reduction, parts_of_team
 from halocline.runtime.shard import is_split
 from halocline.runtime.shortage import OutOfMemory, is_shortage
 from halocline.runtime.stage import Held, StageRunner
-from halocline.runtime.statistics import RunningStatistics, frozen, tracked, unchanged
+from halocline.runtime.statistics import RunningStatistics, frozen, tracked
 from halocline.runtime.step_work import StepWork
+from halocline.runtime.unchanged import Watch
 from halocline.runtime.world import World
 from halocline.schedule.instruction import (
     BACKWARD,
@@ -80,6 +81,7 @@ class Executor:
         groups: dict[int, tuple[int, ...]],
         statistics: dict[int, RunningStatistics],
         entering: Callable[[int, int, int], tuple[Crossing, ...]],
+        shared: Collection[int] = (),
     ) -> None:
         self.world, self.layout, self.instructions = world, layout, instructions
         self.runners = runners
@@ -87,7 +89,7 @@ class Executor:
         self.groups = groups
         """Stage -> the ranks that share its parameters."""
         self.statistics = statistics
-        """Stage -> its running statistics, where several copies share them."""
+        """Stage -> its running statistics, where updates do not come in the order of one device."""
         self.replica, self.local = divmod(world.rank, layout.ranks_per_replica)
         self.passages = Passages(layout, self.local, runners, entering)
         self.current: Instruction | None = None
@@ -106,8 +108,11 @@ class Executor:
         self._losses = sum(i.kind == FORWARD and runners[i.pipe, i.stage].loss is not None for i in instructions)
         """How many losses this rank makes in a step."""
         copies = layout.plan.pipes * layout.plan.replicas
-        self._unseen = {stage for _, stage in runners if copies > 1 or layout.plan.stages[stage].recompute}
-        """Stages that run a microbatch twice, or in copies, and have not shown yet that no buffer minds."""
+        more = copies * layout.plan.microbatches > 1
+        self._looks = Watch(
+            {s for _, s in runners if copies > 1 or layout.plan.stages[s].recompute or s in shared},
+            {s for _, s in runners if more},
+        )
         self._same_ranks = {
             (pipe, stage)
             for pipe, stage in runners
@@ -300,21 +305,26 @@ class Executor:
         _, pipe, stage, microbatch, _, _ = instruction
         held = self.held[pipe, stage, microbatch] = self._inputs(pipe, stage, microbatch)
         keep = not self.layout.plan.stages[stage].recompute
-        number = self.work.first + microbatch
-        steady = unchanged(self.runners[pipe, stage].layers) if stage in self._unseen else nullcontext()
-        self._unseen.discard(stage)
-        if stage in self.statistics:
-            tensor = self.layout.plan.stages[stage].tensor
-            speaks = self.local in self.layout.team(pipe, stage)[:tensor]
-            with steady, self.statistics[stage].collecting(number, speaks):
-                loss = self._run(held, pipe, stage, microbatch, keep)
-        else:
-            with steady:
-                loss = self._run(held, pipe, stage, microbatch, keep)
+        with self._steady(pipe, stage, microbatch):
+            loss = self._run(held, pipe, stage, microbatch, keep)
         if loss is not None:
             self.work.losses[microbatch] = loss
             if len(self.work.losses) == self._losses:
                 self.work.complete()
+
+    @contextmanager
+    def _steady(self, pipe: int, stage: int, microbatch: int, backward: bool = False) -> Iterator[None]:
+        """A forward or a backward that changes what one device's would, and as if in the same order."""
+        layers, samples, counted = self.runners[pipe, stage].layers, self.work.samples[microbatch], None
+        if backward:
+            counted = self.statistics[stage].modules if stage in self.statistics else []
+        with self._looks.over(stage, layers, samples, counted):
+            if stage in self.statistics:
+                speaks = self.local in self.layout.team(pipe, stage)[: self.layout.plan.stages[stage].tensor]
+                with self.statistics[stage].collecting(self.work.first + microbatch, speaks, backward):
+                    yield
+            else:
+                yield
 
     def _run(self, held: Held, pipe: int, stage: int, microbatch: int, grad: bool) -> Tensor | None:
         share = self.work.samples[microbatch] / self.work.total
@@ -323,7 +333,8 @@ class Executor:
     def _recompute(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
         held = self.held[pipe, stage, microbatch]
-        with frozen(tracked(self.runners[pipe, stage].layers)):
+        layers = self.runners[pipe, stage].layers
+        with self._looks.over(stage, layers, self.work.samples[microbatch]), frozen(tracked(layers)):
             self._run(held, pipe, stage, microbatch, True)
 
     def _gradients(self, pipe: int, stage: int, microbatch: int) -> Held:
@@ -343,12 +354,16 @@ class Executor:
 
     def _backward(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
-        self.runners[pipe, stage].backward(self._gradients(pipe, stage, microbatch))
+        held = self._gradients(pipe, stage, microbatch)
+        with self._steady(pipe, stage, microbatch, backward=True):
+            self.runners[pipe, stage].backward(held)
         self._hand_up(pipe, stage, microbatch)
 
     def _backward_input(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
-        self.runners[pipe, stage].backward_input(self._gradients(pipe, stage, microbatch))
+        held = self._gradients(pipe, stage, microbatch)
+        with self._steady(pipe, stage, microbatch, backward=True):
+            self.runners[pipe, stage].backward_input(held)
         self._hand_up(pipe, stage, microbatch)
 
     def _hand_up(self, pipe: int, stage: int, microbatch: int) -> None:
@@ -359,7 +374,8 @@ class Executor:
 
     def _backward_weight(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
-        self.runners[pipe, stage].backward_weight(self.held[pipe, stage, microbatch])
+        with self._steady(pipe, stage, microbatch, backward=True):
+            self.runners[pipe, stage].backward_weight(self.held[pipe, stage, microbatch])
 
     # -- the end of a step ---------------------------------------------------------------------------------------
 

@@ -30,22 +30,17 @@ def named_layers(layers: nn.Sequential | Sequence[Layer]) -> list[tuple[str, Lay
 
 
 def _each_once(named: list[tuple[str, Layer]]) -> list[tuple[str, Layer]]:
-    """A module that stands in several places, say one ReLU for all, becomes as many; one with parameters cannot."""
-    first: dict[int, str] = {}
+    """A module without parameters that stands in several places, say one ReLU for all, becomes as many."""
+    seen: set[int] = set()
     found = []
     for name, layer in named:
         if not callable(layer):
             raise ValueError(
                 f"layer {name} is a {type(layer).__name__}: give an nn.Module, or a function that makes one"
             )
-        if isinstance(layer, nn.Module) and id(layer) in first:
-            if any(True for _ in (*layer.parameters(), *layer.buffers())):
-                raise ValueError(
-                    f"layers {first[id(layer)]} and {name} are one {type(layer).__name__} with parameters, which "
-                    f"stages cannot share: make two of it, and name the parameters as tied"
-                )
+        if isinstance(layer, nn.Module) and id(layer) in seen and not [*layer.parameters(), *layer.buffers()]:
             layer = copy.deepcopy(layer)
-        first.setdefault(id(layer), name)
+        seen.add(id(layer))
         found.append((name, layer))
     return found
 

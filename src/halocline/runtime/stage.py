@@ -24,11 +24,11 @@ from halocline.runtime.patchwork import Patchwork
 from halocline.runtime.shard import is_sharded
 from halocline.runtime.sharding import Shadow
 from halocline.runtime.statistics import any_momentum, tracked
-from halocline.runtime.untouched import untouched
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.fusion import prefetched
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
+from halocline.tiling.untouched import untouched
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -1,149 +1,165 @@
-"""Running statistics of normalisation layers when several copies of a stage each see part of the microbatches.
+"""Running statistics of normalisation layers when updates do not come in the order of one device.
 
-One device updates r <- (1 - f) r + f s for every microbatch in turn (s: its statistics, f: the momentum). A copy of
-the stage in a mirrored pipe or another replica sees only some of them. Each update is affine in r, so each copy
-collects its own terms apart from r, weighted by what later microbatches will leave of them, and the step adds them up:
+One device updates r <- (1 - f) r + f s for every microbatch in turn (s: its statistics, f: the momentum): once or more
+often in its forward, and again in its backward where torch.utils.checkpoint runs layers once more. A copy of the stage
+in a mirrored pipe or another replica sees only some microbatches, and a schedule runs forwards ahead of backwards. Each
+update is affine in r, so the updates of each forward and backward are collected apart from r, and the step adds them
+up, each with what later ones (n of them, on one device) leave of it:
 
-    r_end = r_start prod_m (1 - f_m) + sum_m f_m s_m prod_{k > m} (1 - f_k)
+    r_end = (1 - f)^N r_start + sum_m t_m (1 - f)^n_m        t_m: what the updates make of r = 0
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-Tracked = tuple[str, _NormBase]
-
 
 def tracked(layers: Sequence[tuple[str, nn.Module]]) -> list[_NormBase]:
     """The modules whose forward updates running statistics."""
-    return [
-        module
-        for _, layer in layers
-        for module in layer.modules()
-        if isinstance(module, _NormBase) and module.track_running_stats and module.running_mean is not None
-    ]
+    every = dict.fromkeys(module for _, layer in layers for module in layer.modules())
+    return [m for m in every if isinstance(m, _NormBase) and m.track_running_stats and m.running_mean is not None]
 
 
-@contextmanager
-def unchanged(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
-    """A forward that may change no other buffer: recomputed it would change it twice, and copies of a stage would each
-    change their own. A cache that grows is none of that."""
-    before = {name: buffer.clone() for name, buffer in _untracked_buffers(layers).items()}
-    yield
-    for name, buffer in _untracked_buffers(layers).items():
-        was = before.get(name)
-        if was is not None and was.shape == buffer.shape and not _same(was, buffer):
-            raise ValueError(
-                f"a forward changes its layer's buffer {name}, which would happen more than once where a stage "
-                f"recomputes or has a mirrored pipe or replicas: use recompute = false, pipes = 1 and replicas = 1, or "
-                f"set that module to eval()"
-            )
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Equal, NaN to NaN."""
-    return bool(((a == b) | ((a != a) & (b != b))).all())
-
-
-def _untracked_buffers(layers: Sequence[tuple[str, nn.Module]]) -> dict[str, Tensor]:
-    found = {}
-    for name, layer in layers:
-        for path, module in layer.named_modules():
-            if isinstance(module, _NormBase):
-                continue
-            for key, buffer in module.named_buffers(recurse=False):
-                found[".".join(part for part in (name, path, key) if part)] = buffer
-    return found
+def plain(module: _NormBase) -> bool:
+    """Whether a norm's forward is torch's own, which in training only updates its statistics and never uses them."""
+    return type(module).forward.__module__.startswith("torch.nn.")
 
 
 class RunningStatistics:
     """The terms of one stage's copy in one step."""
 
-    def __init__(self, modules: Sequence[_NormBase], total: int) -> None:
-        self._all = list(modules)
+    def __init__(self, modules: Sequence[_NormBase], total: int, trial: bool = False) -> None:
+        # Without a momentum InstanceNorm changes nothing, nor does BatchNorm that cannot count.
+        counts = [m for m in modules if isinstance(m, _BatchNorm) and m.num_batches_tracked is not None]
+        self._all = [module for module in modules if module.momentum is not None or module in counts]
         self.total = total
         """Microbatches of the step over all copies."""
+        self.trial = trial
+        """Whether updates are also made at once, which is right if no backward turns out to make any."""
+        self.again = True
+        """Whether backwards update statistics, too. Not known before the end of a step."""
         self.begin()
 
     def begin(self) -> None:
-        """Start a step: remember where the counters stand, and collect from zero. Modules in evaluation mode use their
-        statistics and change none."""
+        """Start a step: collect from zero. Modules in evaluation mode use their statistics and change none."""
         self.modules = [module for module in self._all if module.training]
-        self.started = [int(m.num_batches_tracked) if m.num_batches_tracked is not None else 0 for m in self.modules]
-        self.terms = [(torch.zeros_like(_mean(m)), torch.zeros_like(_variance(m))) for m in self.modules]
-
-    def _factor(self, number: int, index: int) -> float:
-        """f of microbatch `index` of the step, as one device would use it."""
-        module = self.modules[number]
-        if module.momentum is None:
-            return 1.0 / (self.started[number] + index + 1) if isinstance(module, _BatchNorm) else 0.0
-        return module.momentum
-
-    def _remains(self, number: int, after: int) -> float:
-        """What the microbatches from `after` on leave of what was there before."""
-        product = 1.0
-        for index in range(after, self.total):
-            product *= 1.0 - self._factor(number, index)
-        return product
+        device = _mean(self.modules[0]).device if self.modules else None
+        self.counts = torch.zeros(len(self.modules), 2 * self.total, dtype=torch.float64, device=device)
+        """Updates of each module, by forward and backward of each microbatch."""
+        self.terms: list[dict[int, list[Tensor]]] = [{} for _ in self.modules]
+        self.start = [[t.clone() for t in _state(module)] for module in self.modules if self.trial]
 
     @contextmanager
-    def collecting(self, index: int, speaks: bool) -> Iterator[None]:
-        """A forward of microbatch `index` (counted over all copies): its updates go to the terms.
+    def collecting(self, index: int, speaks: bool, backward: bool = False) -> Iterator[None]:
+        """A forward or backward of microbatch `index` (counted over all copies): its updates go to the terms.
 
-        All ranks of a team find the same ones; the one that `speaks` for it keeps them.
+        All ranks of a team find the same ones; the one that `speaks` for it keeps them. Of a backward in two halves
+        the first that updates a module counts, as the other only does it again.
         """
-        saved = []
-        for number, module in enumerate(self.modules):
-            saved.append((module.running_mean, module.running_var, module.num_batches_tracked))
-            module.running_mean = torch.zeros_like(_mean(module))
-            module.running_var = torch.zeros_like(_variance(module))
-            if module.num_batches_tracked is not None:
-                module.num_batches_tracked = torch.full_like(module.num_batches_tracked, self.started[number] + index)
-        try:
+        with _replaced(self.modules, torch.clone if self.trial else torch.zeros_like), _counted(self.modules):
             yield
-            for number, (module, terms) in enumerate(zip(self.modules, self.terms) if speaks else ()):
-                remains = self._remains(number, index + 1)
-                terms[0].add_(_mean(module), alpha=remains)
-                terms[1].add_(_variance(module), alpha=remains)
-        finally:
-            for module, (mean, variance, count) in zip(self.modules, saved):
-                module.running_mean, module.running_var, module.num_batches_tracked = mean, variance, count
+            after = [(_state(m), _count(m).double()) for m in self.modules]
+        for number, (module, (state, count)) in enumerate(zip(self.modules, after)):
+            terms = state[:2]
+            if self.trial:
+                begun = _count(module).double() if module.num_batches_tracked is not None else 0.0
+                count = count - begun
+                terms = [_term(module, own, value, begun, count) for own, value in zip(_state(module), terms)]
+                for own, value in zip(_state(module), state):
+                    own.copy_(value)
+            if not isinstance(module, _BatchNorm):  # one that was compiled may not have been counted
+                count = count.maximum((terms[0] != 0).any().double())
+            if speaks:
+                self._keep(number, 2 * index + backward, count, terms)
 
-    def flat(self) -> Tensor:
-        """This copy's terms, to be summed over copies."""
-        return torch.cat([t.reshape(-1).double() for pair in self.terms for t in pair])
+    def _keep(self, number: int, place: int, count: Tensor, found: list[Tensor]) -> None:
+        known = self.counts[number, place].clone()
+        self.counts[number, place] = torch.where(known == 0, count, known)
+        pairs = zip(found, self.terms[number].get(place, found))
+        self.terms[number][place] = [torch.where(known == 0, new, old) for new, old in pairs]
 
-    def finish(self, summed: Tensor) -> None:
-        """Write the statistics that one device would have now."""
-        start = 0
+    def finish(self, summed: Callable[[Tensor], Tensor]) -> None:
+        """Write the statistics that one device would have now; `summed` is a tensor's sum over copies."""
+        if not self.modules:
+            return
+        counts = summed(self.counts)
+        self.again = bool(counts[:, 1::2].any())
+        if self.trial and not self.again:
+            return
+        for module, state in zip(self.modules, self.start):
+            for own, value in zip(_state(module), state):
+                own.copy_(value)
+        self.trial = False
+        every = counts.sum(1, keepdim=True)
+        later = every - counts.cumsum(1)
+        kept, weights = [], []
         for number, module in enumerate(self.modules):
-            kept = self._remains(number, 0)
-            for buffer in (_mean(module), _variance(module)):
-                part = summed[start : start + buffer.numel()].view(buffer.shape)
-                buffer.mul_(kept).add_(part.to(buffer.dtype))
+            if module.momentum is None:  # an average of all
+                reached = _count(module) + every[number]
+                kept.append(torch.where(every[number] > 0, 1 - every[number] / reached.clamp(min=1), 1.0))
+                weights.append(counts[number] / reached.clamp(min=1))
+            else:
+                kept.append((1 - module.momentum) ** every[number])
+                weights.append((1 - module.momentum) ** later[number])
+        flat = torch.cat([t for number in range(len(self.modules)) for t in self._sums(number, weights[number])])
+        start, flat = 0, summed(flat)
+        for number, module in enumerate(self.modules):
+            mean, variance, *counters = _state(module)
+            for buffer in (mean, variance):
+                part = flat[start : start + buffer.numel()].view(buffer.shape)
+                buffer.mul_(kept[number]).add_(part.to(buffer.dtype))
                 start += buffer.numel()
-            if module.num_batches_tracked is not None and isinstance(module, _BatchNorm):  # InstanceNorm counts nothing
-                module.num_batches_tracked.add_(self.total)
+            for counter in counters:
+                counter.add_(every[number, 0].to(counter.dtype))
+
+    def _sums(self, number: int, weights: Tensor) -> Iterator[Tensor]:
+        """The terms of a module, weighted: of its mean and of its variance."""
+        for which, buffer in enumerate(_state(self.modules[number])[:2]):
+            total = torch.zeros_like(buffer, dtype=torch.float64)
+            for place, terms in self.terms[number].items():
+                total += terms[which] * weights[place]
+            yield total.reshape(-1)
 
 
 @contextmanager
-def frozen(modules: Sequence[_NormBase]) -> Iterator[None]:
-    """A forward whose updates are thrown away: a recomputation must not count a microbatch twice."""
-    saved = [(m.running_mean, m.running_var, m.num_batches_tracked) for m in modules]
-    for module in modules:
-        module.running_mean, module.running_var = _mean(module).clone(), _variance(module).clone()
-        if module.num_batches_tracked is not None:
-            module.num_batches_tracked = module.num_batches_tracked.clone()
+def _counted(modules: Sequence[_NormBase]) -> Iterator[None]:
+    """Let modules that do not count their updates do so."""
+
+    def count(module: Any, args: Any, output: Any) -> None:
+        module.num_batches_tracked.add_(1)
+
+    hooks = [m.register_forward_hook(count) for m in modules if not isinstance(m, _BatchNorm)]
     try:
         yield
     finally:
-        for module, (mean, variance, count) in zip(modules, saved):
-            module.running_mean, module.running_var, module.num_batches_tracked = mean, variance, count
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _replaced(modules: Sequence[_NormBase], make: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Modules with other statistics in place of theirs, for a while."""
+    saved = [(m.running_mean, m.running_var, m.num_batches_tracked) for m in modules]
+    for m in modules:
+        m.running_mean, m.running_var = make(_mean(m)), make(_variance(m))
+        none = torch.zeros((), dtype=torch.long, device=_mean(m).device)
+        m.num_batches_tracked = make(m.num_batches_tracked if m.num_batches_tracked is not None else none)
+    try:
+        yield
+    finally:
+        for m, (mean, variance, count) in zip(modules, saved):
+            m.running_mean, m.running_var, m.num_batches_tracked = mean, variance, count
+
+
+def frozen(modules: Sequence[_NormBase]) -> AbstractContextManager[None]:
+    """A forward whose updates are thrown away: a recomputation must not count a microbatch twice."""
+    return _replaced(modules, torch.clone)
 
 
 @contextmanager
@@ -157,6 +173,24 @@ def any_momentum(modules: Sequence[_NormBase]) -> Iterator[None]:
     finally:
         for module in averaging:
             module.momentum = None
+
+
+def _term(module: _NormBase, before: Tensor, after: Tensor, begun: Tensor | float, count: Tensor) -> Tensor:
+    """What `count` updates would have made of zero, of a counter that had `begun`, too."""
+    if module.momentum is None:
+        return (after * (begun + count) - before * begun) / count.clamp(min=1)
+    return after - before * (1 - module.momentum) ** count
+
+
+def _state(module: _NormBase) -> list[Tensor]:
+    """What updates change: mean, variance and, but for InstanceNorm, how many there were."""
+    counted = isinstance(module, _BatchNorm) and module.num_batches_tracked is not None
+    return [_mean(module), _variance(module), *([_count(module)] if counted else [])]
+
+
+def _count(module: _NormBase) -> Tensor:
+    assert module.num_batches_tracked is not None
+    return module.num_batches_tracked
 
 
 def _mean(module: _NormBase) -> Tensor:

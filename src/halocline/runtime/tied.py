@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,9 @@ def ties(pairs: Pairs, named: Sequence[tuple[str, Layer]], plan: Plan) -> tuple[
     """The ties that pairs of names make, and those of layers that come built with a parameter in common."""
     numbers = {name: number for number, (name, _) in enumerate(named)}
     groups: list[set[str]] = []
-    for pair in (*pairs, *_shared(named)):
+    shared = _shared(named)
+    order = {name: number for number, name in enumerate(dict.fromkeys(name for pair in shared for name in pair))}
+    for pair in (*pairs, *shared):
         for name in pair:
             if _layer(name) not in numbers:
                 raise ValueError(
@@ -63,7 +66,7 @@ def ties(pairs: Pairs, named: Sequence[tuple[str, Layer]], plan: Plan) -> tuple[
         groups = [g for g in groups if not g & joined] + [joined]
     made = []
     for group in groups:
-        names = tuple(sorted(group, key=lambda name: (numbers[_layer(name)], name)))
+        names = tuple(sorted(group, key=lambda name: (numbers[_layer(name)], order.get(name, 0), name)))
         stages = tuple(
             next(s for s, stage in enumerate(plan.stages) if numbers[_layer(name)] < stage.layers[1]) for name in names
         )
@@ -106,8 +109,8 @@ def _put(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
 
 def tie(layers: nn.Sequential, pairs: Pairs) -> nn.Sequential:
     """One device: each group of tied names becomes one nn.Parameter, with the first one's value."""
-    named = list(layers.named_children())
-    modules = dict(named)
+    named: list[tuple[str, Layer]] = list(zip(layers._modules, layers))  # a module that is there twice included
+    modules = dict(zip(layers._modules, layers))
     for found in ties(pairs, named, Plan.uniform(len(named))):
         kept = parameter_of(modules[_layer(found.name)], found.name)
         for name in found.names[1:]:
@@ -159,15 +162,27 @@ class Beginnings:
 class Ties:
     """The tied parameters that this rank holds."""
 
-    def __init__(self, world: World, layout: Layout, found: Sequence[Tie], modules: Modules) -> None:
+    def __init__(
+        self,
+        world: World,
+        layout: Layout,
+        found: Sequence[Tie],
+        modules: Modules,
+        buffers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.world, self.layout = world, layout
-        self.names = {name: t.name for t in found for name in t.names}
+        self.names = {**buffers, **{name: t.name for t in found for name in t.names}}
         self.held: list[tuple[Tie, dict[int, nn.Parameter]]] = []
         """With the copy of each stage that is here."""
         self.aliases: set[nn.Parameter] = set()
         """Copies that share the memory of another on this rank, by which they are updated."""
-        self.unspoken: set[nn.Parameter] = set()
-        """Copies that another stage's copy stands for, where a parameter counts once."""
+        self.unspoken: set[Tensor] = set()
+        """Copies that another stage's copy stands for, where a parameter counts once; buffers, too."""
+        for layers in modules.values():
+            for name, layer in layers:
+                for key, buffer in layer.named_buffers():
+                    if _layer(self.name(f"{name}.{key}")) not in dict(layers):
+                        self.unspoken.add(buffer)
         for t in found:
             self._refuse_two_cuts(t)
         for t in found:

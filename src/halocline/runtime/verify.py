@@ -83,7 +83,7 @@ def _steps(
         total = 0.0
         for number, (a, b) in enumerate(microbatches(plan, samples)):
             value: Any = whole[0][a:b] if len(whole) == 1 else tuple(t[a:b] for t in whole)
-            for name, layer in net.named_children():
+            for name, layer in zip(net._modules, net):  # one that is there twice included
                 torch.manual_seed(derived_seed(seed, step, name, number))
                 value = layer(value)
             mean = loss(value, _part(targets, a, b, device))

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from halocline.tiling.boxes import Box, Cuts, Reach, clip, contains, is_empty
@@ -30,6 +30,7 @@ from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.geometry import needed
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
+from halocline.tiling.untouched import untouched
 
 Boxes = tuple[Box, ...]
 Module = TypeVar("Module", bound=nn.Module)
@@ -249,8 +250,8 @@ def _halos_of(
 ) -> tuple[Boxes, ...] | None:
     """By tiled input of the group the boxes it must hold, by rank; None where the group cannot be recorded.
 
-    The group runs once without communication and without a trace in its buffers or in the random numbers; what it
-    computes is thrown away.
+    The group runs once without communication and without a trace in what it keeps or in the random numbers; what
+    it computes is thrown away.
     """
     tiles = _tiles(args)
     exchanger = tiles[0].spec.exchanger
@@ -259,7 +260,7 @@ def _halos_of(
     silent.watcher = tape.watch
     cuda = [tiles[0].local.device] if tiles[0].local.is_cuda else []
     try:
-        with torch.no_grad(), torch.random.fork_rng(cuda), _own_buffers(modules):
+        with torch.no_grad(), torch.random.fork_rng(cuda), untouched(modules, own_tensors=True):
             blank: dict[int, TileTensor] = {}
             for tile in tiles:
                 spec = tile.spec
@@ -276,20 +277,6 @@ def _halos_of(
         silent.watcher = None
     demand = _follow_back(tape.calls)
     return tuple(_hulls(node.own, demand.get(node.number, node.own)) for node in nodes)
-
-
-@contextlib.contextmanager
-def _own_buffers(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Give the modules copies of their buffers to write to. (Writing back would count as a change to autograd.)"""
-    everything = [m for module in modules for m in module.modules()]
-    originals = [m._buffers for m in everything]
-    try:
-        for m in everything:
-            m._buffers = {k: b.clone() if isinstance(b, Tensor) else b for k, b in m._buffers.items()}
-        yield
-    finally:
-        for m, buffers in zip(everything, originals):
-            m._buffers = buffers
 
 
 def _follow_back(calls: Sequence[_Call]) -> dict[int, Boxes]:

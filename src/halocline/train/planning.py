@@ -21,7 +21,7 @@ from halocline.models.work import work
 from halocline.plan.flags import Flags
 from halocline.plan.plan import Plan
 from halocline.runtime.layers import named_layers, own_randomness
-from halocline.runtime.untouched import untouched
+from halocline.tiling.untouched import untouched
 from halocline.train.config import PLAN_FLAGS, Config
 
 BATCH = 32

@@ -81,7 +81,7 @@ class Trial:
         with torch.no_grad(), own_randomness(self.seed):
             inputs = [t.to(self.torch_dtype) if t.is_floating_point() else t for t in empty]
             value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
-            for name, layer in net.named_children():
+            for name, layer in zip(net._modules, net):  # one that is there twice included
                 try:
                     value = layer(value)
                 except (RuntimeError, TypeError, ValueError) as error:

@@ -1,0 +1,189 @@
+"""What a forward may not change: buffers and attributes that are kept for the next one, where a stage does not run each
+microbatch once and in turn. A recomputation would change them twice, copies of a stage each their own, and what
+torch.utils.checkpoint runs again in a backward changes them out of turn.
+
+What is made once and kept (a mask, a table) is none of that, nor is what each forward sets anew and none reads (the
+last activation, a loss beside the loss). So attributes are looked at when they had their first values: in the second
+forward. Knows modules; the executor says when to look.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from halocline.tiling.untouched import Holder, content_of, holders
+
+Layers = Sequence[tuple[str, nn.Module]]
+
+TWICE = (
+    "which would happen more than once where a stage recomputes or has a mirrored pipe or replicas, or another stage "
+    "holds the same module: use recompute = false, pipes = 1 and replicas = 1, or "
+)
+LATER = (
+    "and torch.utils.checkpoint runs it again in the backward, after forwards of other microbatches: leave the "
+    "checkpoint out there, use one microbatch, or "
+)
+LOOKS = 2
+
+
+class Watch:
+    """Looks at the first forwards and backwards of stages, and at no others. Stages in `again` run a microbatch twice,
+    have copies, or modules that other stages have, too; backwards of those in `later` follow other forwards."""
+
+    def __init__(self, again: set[int], later: set[int]) -> None:
+        keys = [(stage, why) for why, stages in ((TWICE, again), (LATER, later)) for stage in stages]
+        self._looks: dict[tuple[int, str], list[int]] = {key: [] for key in keys}
+        """The sizes of the microbatches seen."""
+
+    def over(
+        self, stage: int, layers: Layers, samples: int, counted: Sequence[nn.Module] | None = None
+    ) -> AbstractContextManager[None]:
+        """For a forward of `samples`; or for a backward, in which the statistics of `counted` may change."""
+        why = TWICE if counted is None else LATER
+        seen = self._looks.get((stage, why))
+        if seen is None or seen not in ([], [samples]):  # for another size, tables may have to be made anew
+            return nullcontext()
+        look = len(seen)
+        seen.append(samples)
+        if len(seen) == LOOKS:
+            del self._looks[stage, why]
+        if counted is None:  # recomputations and copies know about those
+            counted = [m for _, layer in layers for m in layer.modules() if isinstance(m, _NormBase)]
+        return unchanged(layers, counted, look, why)
+
+
+@contextmanager
+def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str = TWICE) -> Iterator[None]:
+    """A forward, or a backward that may run one again, in which only the buffers of `allowed` modules may change;
+    `look` counts those watched before."""
+    buffers = {name: buffer.clone() for name, buffer in _buffers(layers, allowed).items()}
+    kept = _attributes(layers) if look else []
+    # Compiled code would not say what it reads. Where the compiler is not loaded there is none.
+    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    with _Reads(kept) as reads, eager:
+        yield
+    if not reads.forwards:
+        return
+    for name, buffer in _buffers(layers, allowed).items():
+        was = buffers.get(name)
+        if was is not None and was.shape == buffer.shape and not _same(was, buffer):
+            raise ValueError(f"a forward changes its layer's buffer {name}, {why}set that module to eval()")
+    for holder, versions in kept:
+        name = _changed(holder, versions, reads)
+        if name:
+            raise ValueError(f"a forward changes its layer's attribute {name}, {why}keep nothing there")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Equal, NaN to NaN."""
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _buffers(layers: Layers, allowed: Sequence[nn.Module]) -> dict[str, Tensor]:
+    found = {}
+    for name, layer in layers:
+        for path, module in layer.named_modules():
+            if module in allowed:
+                continue
+            for key, buffer in module.named_buffers(recurse=False):
+                found[".".join(part for part in (name, path, key) if part)] = buffer
+    return found
+
+
+# -- attributes ----------------------------------------------------------------------------------------------------
+
+Kept = list[tuple[Holder, dict[Any, int]]]
+"""With the versions of the tensors."""
+
+
+def _attributes(layers: Layers) -> Kept:
+    """What may not change, but for what is a parameter, a buffer, or a part of the layers."""
+    registered = [m for _, layer in layers for m in layer.modules()]
+    apart = {id(d) for m in registered for d in (m._parameters, m._buffers, m._modules)}
+    return [
+        (holder, {key: _version(value) for key, value in holder.content.items() if isinstance(value, Tensor)})
+        for holder in holders(dict(layers))
+        if id(holder.thing) not in apart
+    ]
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+class _Reads:
+    """Notes which tensors operators are given, which attributes modules are asked for while they have the values that
+    they had at first, and whether any module is run."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.tensors: set[int] = set()
+        self.attributes: set[tuple[int, str]] = set()
+        self.forwards = False
+        self.first = {id(h.owner): h.content for h, _ in kept if isinstance(h.owner, nn.Module)}
+        self.mode = _Operators(self.tensors)
+
+    def __enter__(self) -> _Reads:
+        def get(module: Any, name: str) -> Any:
+            value = object.__getattribute__(module, name)
+            self.forwards |= name == "forward"
+            if name in self.first.get(id(module), ()) and self.first[id(module)][name] is value:
+                self.attributes.add((id(module), name))
+            return value
+
+        nn.Module.__getattribute__ = get  # type: ignore[method-assign,assignment]
+        self.mode.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.mode.__exit__(*error)
+        del nn.Module.__getattribute__
+
+
+class _Operators(TorchFunctionMode):
+    def __init__(self, seen: set[int]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
+        return func(*args, **(kwargs or {}))
+
+
+def _changed(holder: Holder, versions: dict[Any, int], reads: _Reads) -> str:
+    """The name of what has changed in a way that the next forward could notice; empty if nothing has."""
+    now = content_of(holder.thing)
+    if isinstance(holder.thing, torch.Generator):
+        return "" if torch.equal(now[0].get_state(), holder.content[0].get_state()) else holder.name
+    if not isinstance(holder.thing, (dict, set)) and len(now) != len(holder.content):
+        return holder.name
+    module = isinstance(holder.owner, nn.Module)
+    for key, was in holder.content.items():
+        name = f"{holder.name}.{key}" if holder.owner is not holder.thing else f"{holder.name}[{key!r}]"
+        value = now.get(key)
+        if value is was:
+            if isinstance(was, Tensor) and _version(was) != versions[key]:
+                return name
+            continue
+        tensors = [t for t in tree_leaves(was) if isinstance(t, Tensor)]
+        if tensors:
+            if any(id(t) in reads.tensors for t in tensors):
+                return name
+        elif was is not None and not _equal(was, value) and (not module or (id(holder.owner), key) in reads.attributes):
+            return name
+    return ""
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return type(a) is type(b) and bool(a == b)
+    except Exception:  # objects of anyone's, who may compare as they like
+        return False
