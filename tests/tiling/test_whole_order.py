@@ -89,6 +89,11 @@ def test_after_every_function(order: str, batch: int) -> None:
     assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
 
 
+def mixed(x: Tensor) -> Tensor:
+    pixels = "xyz"[: x.ndim - 2]
+    return torch.einsum(f"bc{pixels},oc->bo{pixels}", x, image((3, 4)))
+
+
 SHAPES = {1: (2, 4, 16), 2: (2, 4, 10, 8), 3: (2, 4, 6, 6, 5)}
 WAYS: dict[str, Callable[[Tensor], Any]] = {
     "joined": lambda x: [torch.cat([x, x], d) for d in (0, 1, -1)],
@@ -104,6 +109,7 @@ WAYS: dict[str, Callable[[Tensor], Any]] = {
     "parts": lambda x: [x[:, :2] + 1, x[..., 1:] * 2, x.chunk(2, 1)[1].exp(), x.narrow(-1, 0, 4) * 2],
     "reshaped": lambda x: [x.unsqueeze(1) * 2, x.unflatten(1, (2, 2)).transpose(1, 2).flatten(1, 2), x.squeeze() * 2],
     "tokens": lambda x: [x.movedim(1, -1).exp(), F.layer_norm(x.movedim(1, -1), (4,)).movedim(-1, 1) * 2],
+    "products": lambda x: [torch.einsum("bc...->b...c".replace("...", "xyz"[: x.ndim - 2]), x) * 2, mixed(x)],
     "softmax": lambda x: [F.softmax(x, 1), F.softmax(x, -1)],
     "norms": lambda x: [F.group_norm(x, 2), F.batch_norm(x, None, None, training=True), F.instance_norm(x)],
     "plain": lambda x: [x + image(tuple(x.shape)), image(tuple(x.shape)) * x],

@@ -36,8 +36,8 @@ class Crossing:
     cuts: tuple[tuple[int, Cuts], ...] = ()
     """(dim, boundaries) for each dim that is cut; none if every rank of the team holds the whole tensor."""
     order: tuple[int, ...] = ()
-    """Its dims as they lie in memory, the outermost first, if that is not their own order. So it arrives: random numbers
-    are drawn in that order."""
+    """Its dims as they lie in memory, the outermost first, if that is not their own order. It arrives so: that is the
+    order in which random numbers are drawn."""
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -66,7 +66,7 @@ def reference(
 
 
 def _steps(
-    net: nn.Module,
+    net: nn.Sequential,
     plan: Plan,
     batches: Batches,
     loss: Loss,

@@ -87,7 +87,8 @@ def _rows_sum(part: Tensor, exchanger: Exchanger) -> Tensor:
     rows = part.indices()[0]
     dense, used = part.to_dense(), part.values().new_zeros(part.shape[0]).index_fill_(0, rows, 1)
     found = exchanger.all_reduce(used).nonzero().T
-    return torch.sparse_coo_tensor(found, exchanger.all_reduce(dense)[found[0]], part.shape, check_invariants=False)
+    values = exchanger.all_reduce(dense)[found[0]]
+    return torch.ops.aten._sparse_coo_tensor_unsafe(found, values, part.shape)  # they are as they should be
 
 
 class _Gather(torch.autograd.Function):

@@ -19,7 +19,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 Ints = tuple[int, ...]
 
-_is_alias_of: Callable[[Tensor, Tensor], bool] = getattr(torch._C, "_is_alias_of")  # noqa: B009
+is_alias_of: Callable[[Tensor, Tensor], bool] = getattr(torch._C, "_is_alias_of")  # noqa: B009
+"""Whether two tensors lie in the same memory."""
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 """By number of dims, the memory format of images whose channels lie side by side."""
@@ -109,7 +110,7 @@ def alias(tensor: Tensor) -> Tensor:
 def apart(out: Tensor, *given: Tensor) -> Tensor:
     """The same values, copied if they lie in the memory of what an operator was given, whose results do not on one
     device: what is written to the one must not be seen in the other."""
-    return out.clone() if any(_is_alias_of(out, g) for g in given) else out
+    return out.clone() if any(is_alias_of(out, g) for g in given) else out
 
 
 def definite(tensor: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from halocline.tiling.calling import call, writes_to_out
 from halocline.tiling.plain import gather
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import is_alias_of
 from halocline.tiling.view import GatheredView, on_plain
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -58,6 +59,8 @@ class TileTensor(Tensor):
 
     spec: TileSpec
     _local: Tensor
+    seen_by: tuple[Any, TileTensor, tuple[Any, ...], dict[str, Any]] | None = None
+    """Of a slice of pixels, and of views of it: function, tile and arguments that made it. See whole_order.likeness."""
 
     @staticmethod
     def wrap(local: Tensor, spec: TileSpec) -> TileTensor:
@@ -79,10 +82,15 @@ class TileTensor(Tensor):
         if found is None:
             raise untiled(func, args, kwargs)
         if not kwargs:
-            return found(*args)
-        if kwargs.get("out") is not None and writes_to_out(func):
+            result = found(*args)
+        elif kwargs.get("out") is not None and writes_to_out(func):
             raise untiled(func, args, kwargs, why="out= has no rule; assign the result instead")
-        return call(func, found, args, kwargs)
+        else:
+            result = call(func, found, args, kwargs)
+        if args and isinstance(args[0], TileTensor) and args[0].seen_by is not None and isinstance(result, TileTensor):
+            if result.seen_by is None and is_alias_of(result._local, args[0]._local):
+                result.seen_by = (func, args[0], args[1:], kwargs or {})
+        return result
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from halocline.tiling.strides import is_alias_of
+
 
 @dataclass(eq=False)
 class Origin:
@@ -61,7 +63,7 @@ class GatheredView(Tensor):
     @staticmethod
     def of(plain: Tensor, origin: Origin) -> Tensor:
         """The same values; a gathered view if `plain` shares the memory of the origin's whole tensor."""
-        if not _shares_memory(plain, origin.whole):
+        if not is_alias_of(plain, origin.whole):
             return plain
         view = plain.as_subclass(GatheredView)
         view.origin, view._plain = origin, plain
@@ -108,7 +110,7 @@ def _closed(result: Any, views: list[GatheredView]) -> Any:
         for view in views:
             if result is view._plain:
                 return view
-            if type(result) is Tensor and _shares_memory(result, view.origin.whole):
+            if type(result) is Tensor and is_alias_of(result, view.origin.whole):
                 return GatheredView.of(result, view.origin)
     elif type(result) in (list, tuple):
         return type(result)(_closed(r, views) for r in result)
@@ -124,9 +126,3 @@ def _may_write(function: Any, kwargs: dict[str, Any]) -> bool:
     name = getattr(function, "__name__", "")
     in_place = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
     return in_place or name == "__setitem__" or bool(kwargs.get("inplace")) or "out" in kwargs
-
-
-def _shares_memory(a: Tensor, b: Tensor) -> bool:
-    if a.layout is not torch.strided:
-        return False
-    return a.untyped_storage()._cdata == b.untyped_storage()._cdata

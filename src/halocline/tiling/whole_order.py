@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from halocline.tiling.boxes import shape
@@ -19,18 +20,29 @@ from halocline.tiling.tensor import TileTensor
 
 
 @lru_cache(maxsize=4096)
-def _speaker(spec: TileSpec) -> int | None:
-    """The rank that holds two pixels in the most dims, unless all ranks do in all of them."""
-    unclear = [sum(max(2 - held, 0) for held, n in zip(shape(box), spec.size) if n > 1) for box in spec.have]
-    return unclear.index(min(unclear)) if any(unclear) else None
+def unclear(spec: TileSpec) -> Ints:
+    """By rank, how many pixels it lacks to show how the whole lies: two of each dim, or one where there is but one."""
+    return tuple(sum(max(min(n, 2) - held, 0) for held, n in zip(shape(box), spec.size)) for box in spec.have)
 
 
 def whole_strides(x: TileTensor) -> Ints:
     """The strides that a new tensor in the likeness of the whole one has on one device. Every rank calls this."""
     local, spec = x.local, x.spec
     order = memory_order(local)
-    speaker = _speaker(spec)
-    if speaker is not None and not isinstance(local, FakeTensor):  # a shape without data needs no such care
+    lacking = unclear(spec)
+    if any(lacking) and not isinstance(local, FakeTensor):  # a shape without data needs no such care
         said = spec.exchanger.all_gather(torch.tensor(order, device=local.device))
-        order = tuple(said[speaker].tolist())
+        order = tuple(said[lacking.index(min(lacking))].tolist())
     return strides_in(order, tuple(x.shape))
+
+
+def likeness(x: TileTensor) -> Tensor | None:
+    """The whole as it lies on one device, without data, if `x` is a view of a slice of pixels: there it has gaps, which
+    what is held here need not show. Else None: `local` shows it. Every rank calls this."""
+    if x.seen_by is None:
+        return None
+    look, tile, args, kwargs = x.seen_by
+    base = likeness(tile)
+    if base is None:
+        base = torch.empty_strided(tuple(tile.shape), whole_strides(tile), device="meta")
+    return look(base, *args, **kwargs)

@@ -55,6 +55,17 @@ MADE: dict[str, Callable[[Tensor], Tensor]] = {
     "the same size": lambda x: F.interpolate(x, size=x.shape[2:]),
     "all of it": lambda x: x.narrow(2, 0, 6),
     "itself": lambda x: +x,
+    "a slice": lambda x: x[:, :, 1:].contiguous(),
+    "a slice at a cut": lambda x: x[:, :, 3:].contiguous(),
+    "a chunk": lambda x: x.chunk(2, 2)[1].contiguous(),
+    "a slice, turned": lambda x: x[:, :, 3:].transpose(2, 3).contiguous(),
+    "a slice with a new dim": lambda x: x[:, :, 3:].unsqueeze(1).contiguous(),
+    "a slice of one channel": lambda x: x[:1, :1].contiguous()[:, :, 3:].contiguous(),
+    "a slice to its own format": lambda x: x[:, :, 3:].to(memory_format=torch.contiguous_format),
+    "a slice, reshaped": lambda x: x[:, :, 3:].reshape(8, 3, 4),
+    "a slice, as lines": lambda x: x[:, :, 3:].reshape(2, 4, 12),
+    "a slice, as samples": lambda x: x[:, :, 3:].reshape(2, -1),
+    "a slice of columns, as lines": lambda x: x[..., 1:].flatten(2),
 }
 
 

@@ -42,7 +42,8 @@ def norm_on_a_gpu(kind: str, dtype: torch.dtype, channels_last: bool, margin: in
     t = tiling.tile(x, (1, 2))
     t = t.fetched(t.spec.grown(margin).have)
     pooled = norm(F.max_pool2d(t, pool))
-    assert not (channels_last and pooled.local.numel()) or pooled.local.is_contiguous(memory_format=torch.channels_last)
+    if channels_last and kind.startswith("batch") and pooled.local.numel():  # the others give contiguous results
+        assert pooled.local.is_contiguous(memory_format=torch.channels_last)
     out = pooled.full()
     assert_close(out.double().cpu(), expected, tolerance, "output")
     tiling.backward((out.double() * weight.cuda()).sum(), norm)

@@ -42,6 +42,8 @@ def _apply(cls: Any, *args: Any) -> Any:
         return out
     node = moving[0][2]
     node.register_prehook(partial(_close_last, ref(node), []))
+    if not any(isinstance(t, TileTensor) for _, t, _ in moving):
+        return out
     parts = super(_SingleLevelFunction, _Opened).apply(*(t for _, t, _ in moving))  # type: ignore[misc]
     for (i, t, _), part in zip(moving, parts):
         returned[i] = _filled(t, part) if isinstance(t, TileTensor) else part

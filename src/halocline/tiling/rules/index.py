@@ -23,6 +23,7 @@ from halocline.tiling.rules.gathered import held_part, on_wholes, view_of, whole
 from halocline.tiling.rules.key import items_of
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import is_alias_of
 from halocline.tiling.tensor import TileTensor, UntiledOperation, find_tiles, rule, untiled
 
 Pick = tuple[int, int, int]
@@ -188,6 +189,8 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     if taken is None:
         return view_of(input, Tensor.__getitem__, whole(key))
     out = TileTensor.wrap(input.local[taken.items], taken.spec)
+    if out.spec.size != input.spec.size and is_alias_of(out.local, input.local):
+        out.seen_by = (Tensor.__getitem__, input, (key,), {})
     return view_of(out, Tensor.squeeze, taken.single) if taken.single else out
 
 

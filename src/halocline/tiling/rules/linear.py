@@ -15,6 +15,8 @@ from torch import Tensor
 from halocline.tiling.plain import all_for_tiles, for_tiles
 from halocline.tiling.rules.gathered import whole
 from halocline.tiling.rules.shape import at
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import memory_order, strides_in
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 
@@ -87,7 +89,23 @@ def _pixelwise(equation: str, operands: list[Any]) -> TileTensor | None:
         same = [o.retiled(lead.with_dims(o.spec.dims)) for o in same]
     parts = iter(same)
     local = [next(parts).local if isinstance(o, TileTensor) else for_tiles(o, lead.exchanger) for o in operands]
-    return TileTensor.wrap(torch.einsum(equation, *local), at(lead, [result.index(c) for c in letters], len(result)))
+    spec = at(lead, [result.index(c) for c in letters], len(result))
+    return TileTensor.wrap(_laid_out(torch.einsum(equation, *local), equation, local, operands, lead), spec)
+
+
+def _laid_out(out: Tensor, equation: str, local: list[Tensor], operands: list[Any], spec: TileSpec) -> Tensor:
+    """The same, lying in memory as the whole on one device does, which a tile of one pixel need not."""
+    if all(b - a > 1 or n == 1 for (a, b), n in zip(spec.held, spec.size)):
+        return out
+    sizes = [tuple(o.shape) for o in operands]
+    meta = [
+        torch.empty_strided(n, strides_in(memory_order(p), n), dtype=p.dtype, device="meta")
+        for n, p in zip(sizes, local)
+    ]
+    strides = strides_in(memory_order(torch.einsum(equation, *meta)), tuple(out.shape))
+    if out.stride() == strides:
+        return out
+    return torch.empty_strided(out.shape, strides, dtype=out.dtype, device=out.device).copy_(out)
 
 
 @rule(F.embedding)

@@ -18,7 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from halocline.tiling.rules.gathered import view_of
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import apart, is_alias_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.whole_order import likeness
 
 Ints = tuple[int, ...]
 
@@ -133,15 +135,22 @@ def reshaped(input: TileTensor, target: Ints, view: bool = False) -> Tensor:
     shape, spec = tuple(input.shape), input.spec
     target = whole_sizes(shape, target)
     found = places(shape, spec.positions(len(shape)), target) if prod(shape) else None
+    whole = None if view else likeness(input)  # of a slice, which may have to be copied on one device
+    shared = whole is None or is_alias_of(whole.reshape(target), whole)
     if found is None:
         if view:
             return view_of(input, Tensor.view, target)
+        if whole is not None:
+            return view_of(input, Tensor.reshape, target) if shared else input.full().reshape(target)
         held = input.local  # on one device a view if its strides allow it: known of a tile that is all of its memory
         sure = isinstance(held, FakeTensor) or held.untyped_storage().nbytes() == held.nbytes
         return view_of(input, Tensor.reshape, target, sure=sure)
     out = at(spec, found, len(target))
     local = out.local_shape(target)
-    return TileTensor.wrap(input.local.view(local) if view else input.local.reshape(local), out)
+    if view:
+        return TileTensor.wrap(input.local.view(local), out)
+    part = input.local.reshape(local)
+    return TileTensor.wrap(part if shared else apart(part, input.local), out)
 
 
 @rule(torch.reshape, Tensor.reshape)
