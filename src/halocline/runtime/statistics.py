@@ -43,7 +43,7 @@ class RunningStatistics:
         self.trial = trial
         """Whether updates are also made at once, which is right if no backward turns out to make any."""
         self.again = True
-        """Whether backwards update statistics, too. Not known before the end of a step."""
+        """Whether backwards may update statistics, too: found out at the end of a trial."""
         self.begin()
 
     def begin(self) -> None:
@@ -89,9 +89,10 @@ class RunningStatistics:
         if not self.modules:
             return
         counts = summed(self.counts)
-        self.again = bool(counts[:, 1::2].any())
-        if self.trial and not self.again:
-            return
+        if self.trial:
+            self.again = bool(counts[:, 1::2].any())
+            if not self.again:
+                return
         for module, state in zip(self.modules, self.start):
             for own, value in zip(_state(module), state):
                 own.copy_(value)

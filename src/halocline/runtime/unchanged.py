@@ -132,13 +132,16 @@ class _Reads:
         self.mode = _Operators(self.tensors)
 
     def __enter__(self) -> _Reads:
+        usual = nn.Module.__getattribute__
+
         def get(module: Any, name: str) -> Any:
-            value = object.__getattribute__(module, name)
+            value = usual(module, name)
             self.forwards |= name == "forward"
             if name in self.first.get(id(module), ()) and self.first[id(module)][name] is value:
                 self.attributes.add((id(module), name))
             return value
 
+        self.usual = nn.Module.__dict__.get("__getattribute__")
         nn.Module.__getattribute__ = get  # type: ignore[method-assign,assignment]
         self.mode.__enter__()
         return self
@@ -146,6 +149,8 @@ class _Reads:
     def __exit__(self, *error: Any) -> None:
         self.mode.__exit__(*error)
         del nn.Module.__getattribute__
+        if self.usual is not None:  # somebody else's
+            nn.Module.__getattribute__ = self.usual  # type: ignore[method-assign]
 
 
 class _Operators(TorchFunctionMode):
