@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SIZES = {"volume": ("33x25x29", "32x32x32", "64x64x64"), "video": ("5x33x25", "8x32x32"), "sequence": ("97", "128")}
+SIZES = {"volume": ("17x25x13", "33x25x29", "32x32x32"), "video": ("5x33x25", "8x32x32"), "sequence": ("97", "128")}
 OTHER_SIZES = ("65x49", "97x95", "96x128", "224x224", "256x256")
 """What is tried in turn for a word without a size; the first that one device can take counts."""
 CHANNELS = {"image": 3, "gray": 1, "volume": 1, "video": 3, "sequence": 2, "logits": 4, "logit": 1, "flow": 2, "latent": 4}
@@ -104,15 +104,14 @@ def cases(family: Family) -> list[Case]:
 TORCHVISION = {
     "image": """resnet18 resnet50 resnext50_32x4d wide_resnet50_2 densenet121 squeezenet1_1 mobilenet_v2
         mobilenet_v3_small mobilenet_v3_large mnasnet0_5 shufflenet_v2_x0_5 efficientnet_b0 efficientnet_v2_s
-        regnet_y_400mf regnet_x_400mf convnext_tiny segmentation.fcn_resnet50 segmentation.deeplabv3_resnet50
-        segmentation.deeplabv3_mobilenet_v3_large segmentation.lraspp_mobilenet_v3_large""",
-    "image:97x95": "googlenet inception_v3",
+        regnet_y_400mf regnet_x_400mf convnext_tiny""",
+    "image:97x95": "googlenet",
     "image:64x64": "swin_t swin_v2_t",
     "image:224x224": "maxvit_t vit_b_32",
     "video": "video.r3d_18 video.mc3_18 video.r2plus1d_18",
     "video:16x64x64": "video.s3d video.swin3d_t",
 }
-TIMM = """botnet26t_256 coat_lite_tiny coat_tiny coatnet_nano_rw_224 coatnet_pico_rw_224 convit_tiny convmixer_768_32
+TIMM = """botnet26t_256 coat_lite_tiny coatnet_nano_rw_224 coatnet_pico_rw_224 convit_tiny convmixer_768_32
     convnext_atto_ols convnextv2_atto cpubone_nano crossvit_tiny_240 cs3darknet_focus_s csatv2 darknet17
     davit_tiny deit_tiny_patch16_224 densenet121 dla34 dla46x_c dpn48b eca_botnext26ts_256 ecaresnet26t
     edgenext_x_small edgenext_xx_small efficientformer_l1 efficientformerv2_s0 efficientnet_cc_b0_4e
@@ -145,10 +144,10 @@ MONAI = {
         BasicUNetPlusPlus(2, 1, 2, (4, 4, 8, 8, 16, 4)); DenseNet121(2, 1, 3); resnet10(spatial_dims=2, n_input_channels=1,
         num_classes=3); SEResNet50(spatial_dims=2, in_channels=1, num_classes=3); EfficientNetBN('efficientnet-b0', False,
         in_channels=1, num_classes=3); HighResNet(2, 1, 2); PatchDiscriminator(2, 8, 1); UNet(2, 1, 2, (4, 8, 16), (2, 2),
-        num_res_units=2); UNet(2, 1, 2, (4, 8, 16), (2, 2), norm='BATCH'); VoxelMorphUNet(2, 1, 8, (8, 8, 8, 8), (8, 8));
+        num_res_units=2); UNet(2, 1, 2, (4, 8, 16), (2, 2), norm='BATCH'); 
         AttentionUnet(2, 1, 2, (4, 8, 16), (2, 2)); DynUNet(2, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2]); SegResNet(2, 8);
         AutoEncoder(2, 1, 2, (4, 8), (2, 2)); MedNeXt(2, 4); LocalNet(2, 1, 4, (0, 1, 2)); RegUNet(2, 1, 4, 2);
-        VNet(2); FlexibleUNet(1, 2, 'efficientnet-b0'); Quicknat(3, 1, 8); Quicknat(3, 1, 8, se_block='CSSE');
+        VNet(2); FlexibleUNet(1, 2, 'efficientnet-b0'); Quicknat(3, 1, 8);
         SegResNetDS(2, 8); AHNet((1, 1, 1, 1), 2); SegResNet(2, 8, upsample_mode='deconv');
         AutoencoderKL(2, channels=(8, 8), num_res_blocks=1, attention_levels=(False, True), norm_num_groups=4);
         VQVAE(2, 1, 1, (8, 8), 1, (8, 8), ((2, 4, 1, 1),) * 2, ((2, 4, 1, 1, 0),) * 2)""",
@@ -158,10 +157,9 @@ MONAI = {
         SegResNetVAE(size, spatial_dims=2); VarAutoEncoder(2, (1, *size), 1, 4, (4, 8), (2, 2));
         SwinUNETR(1, 2, spatial_dims=2, feature_size=12, use_v2=True)""",
     "gray:64x64 time": """DiffusionModelUNet(2, 1, 1, (1, 1), (8, 8), (False, True), 4, num_head_channels=4)""",
-    "image:256x256": "HoVerNet(out_classes=3)",
     "volume": """UNet(3, 1, 2, (4, 8, 16), (2, 2), num_res_units=2); BasicUNet(3, 1, 2, (4, 4, 8, 8, 16, 4));
-        SegResNet(3, 8); VNet(3); DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2]); AttentionUnet(3, 1, 2, (4, 8), (2,));
-        HighResNet(3, 1, 2); resnet10(spatial_dims=3, n_input_channels=1, num_classes=3); MedNeXt(3, 4);
+        SegResNet(3, 8); DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2]); AttentionUnet(3, 1, 2, (4, 8), (2,));
+        resnet10(spatial_dims=3, n_input_channels=1, num_classes=3); MedNeXt(3, 4);
         AHNet((1, 1, 1, 1), 3); SegResNetDS(3, 8); RegUNet(3, 1, 4, 2); LocalNet(3, 1, 4, (0, 1, 2));
         DenseNet121(3, 1, 3); PatchDiscriminator(3, 8, 1); AutoEncoder(3, 1, 2, (4, 8), (2, 2));
         DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], deep_supervision=True, res_block=True)""",
@@ -255,9 +253,9 @@ KORNIA = {
         feature.BlobHessian(); feature.BlobDoG(); feature.BlobDoGSingle(); geometry.Rescale(0.7); geometry.ConvQuadInterp3d()""",
     "gray01:32x32": "feature.HardNet(); feature.SOSNet(); feature.SIFTDescriptor(32); feature.KeyNet(False)",
 }
-SUBSET = """resnet18 resnet50 densenet121 mobilenet_v3_small efficientnet_b0 regnet_y_400mf convnext_tiny
-    segmentation.deeplabv3_resnet50 segmentation.lraspp_mobilenet_v3_large"""
-SUBSET_TIMM = """adv_inception_v3 botnet26t_256 caformer_s18 cait_xxs24_224 coat_lite_tiny coat_tiny coatnet_nano_rw_224
+SEGMENTATION = "fcn_resnet50 deeplabv3_resnet50 deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large"
+SUBSET = "resnet18 resnet50 densenet121 mobilenet_v3_small efficientnet_b0 regnet_y_400mf convnext_tiny"
+SUBSET_TIMM = """adv_inception_v3 botnet26t_256 caformer_s18 cait_xxs24_224 coat_lite_tiny coatnet_nano_rw_224
     coatnet_pico_rw_224 convformer_s18 convit_tiny convmixer_768_32 convnext_atto_ols convnextv2_atto cpubone_nano
     crossvit_tiny_240 cs3darknet_focus_s csatv2 darknet17 davit_tiny deit_tiny_distilled_patch16_224
     deit_tiny_patch16_224 densenet121 densenetblur121d dla34 dla46x_c dm_nfnet_f0 dpn48b eca_botnext26ts_256
@@ -284,12 +282,14 @@ SUBSET_TIMM = """adv_inception_v3 botnet26t_256 caformer_s18 cait_xxs24_224 coat
     xcit_nano_12_p16_224 xcit_nano_12_p8_224"""
 SUBSET_SMP = "; ".join(f"{d}, resnet18" for d in DECODERS)
 SUBSET_MONAI = {words: names for words, names in MONAI.items() if words in ("gray", "volume")}
-VISION, TIMM_CALL = "{}(weights=None, num_classes=5)", "create_model('{}', num_classes=5)"
+VISION, SEGMENTATION_CALL = "{}(weights=None, num_classes=5)", "{}(weights=None, weights_backbone=None, num_classes=5)"
+TIMM_CALL = "create_model('{}', num_classes=5)"
 SMP_CALL = "create_model(*'{}'.replace(',', '').split(), encoder_weights=None, classes=3)"
 
 FAMILIES = tuple(
     [
         Family("torchvision", "torchvision.models", VISION, TORCHVISION),
+        Family("torchvision, segmentation", "torchvision.models.segmentation", SEGMENTATION_CALL, {"image": SEGMENTATION}),
         Family("timm", "timm", TIMM_CALL, {"image": TIMM}),
         Family("segmentation_models_pytorch", "segmentation_models_pytorch", SMP_CALL, {"image:96x64": "; ".join(SMP)}),
         Family("MONAI networks", "monai.networks.nets", "{}", MONAI),

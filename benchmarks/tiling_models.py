@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from peers import FAMILIES, Case, Family, cases
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halocline import tiling
@@ -45,15 +46,34 @@ PATIENCE = 90
 EXACT, WRONG, REFUSED, CRASHED, UNABLE, SLOW = "exact", "WRONG", "refused", "CRASHED", "one device fails", "too slow"
 
 
-def quiet(model: Any, dtype: torch.dtype) -> Any:
-    """In one dtype, without dropout (ranks that are threads share one generator of random numbers), and without constant
-    parameters, as a scale of zero would hide what comes before it."""
+LOCK = threading.Lock()
+DRAWING = re.compile("rand|bernoulli|normal_|uniform|exponential|multinomial|dropout|gumbel|attention|rrelu")
+
+
+class OwnChance(TorchFunctionMode):
+    """Ranks that are threads share one generator of random numbers; within this, each goes on from its own state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = torch.Generator().manual_seed(1).get_state()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if tiling.TileTensor in types:
+            with self:  # what the rule draws
+                return tiling.TileTensor.__torch_function__(func, types, args, kwargs)
+        if not DRAWING.search(getattr(func, "__name__", "")):
+            return func(*args, **(kwargs or {}))
+        with LOCK:
+            torch.set_rng_state(self.state)
+            out = func(*args, **(kwargs or {}))
+            self.state = torch.get_rng_state()
+            return out
+
+
+def prepared(model: Any, dtype: torch.dtype) -> Any:
+    """In training, in one dtype, and without constant parameters: a scale of zero would hide what comes before it."""
     if not isinstance(model, nn.Module):
         return model
-    for module in model.modules():
-        for rate in ("p", "drop_prob", "drop_rate", "dropout", "attention_dropout", "attn_dropout", "drop_connect_rate"):
-            if isinstance(getattr(module, rate, None), float):
-                setattr(module, rate, 0.0)
     model = model.to(dtype).train()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -76,7 +96,7 @@ def loss_of(results: list[Tensor]) -> Tensor:
     terms = []
     for r in results:
         if r.dtype.is_floating_point and r.requires_grad:
-            weights = torch.linspace(-1.0, 0.9, r.numel(), dtype=torch.float64)
+            weights = torch.linspace(-1.0, 0.9, r.numel(), dtype=torch.float64) / r.numel() ** 0.5
             terms.append((r.double() * weights.view(r.shape)).sum())
     return torch.stack(terms).sum()
 
@@ -123,7 +143,7 @@ def step(model: Any, inputs: list[Tensor], case: Case, exchanger: tiling.Exchang
     """All that a training step makes: outputs, gradients and buffers."""
     leaf = inputs[0].clone().requires_grad_()
     given = [leaf, *inputs[1:]]
-    with norms(case):
+    with norms(case), OwnChance():
         results = outputs(model(*(given if exchanger is None else tiled(given, case, exchanger))))
         loss_of(results).backward()
     made: list[Tensor | None] = [*[r.detach() for r in results], leaf.grad]
@@ -136,7 +156,7 @@ def on_one_device(case: Case) -> tuple[Any, list[Tensor], list[Tensor | None]]:
     for inputs in [*case.inputs(torch.float64), *case.inputs(torch.float32)]:
         torch.manual_seed(0)
         try:
-            model = quiet(case.build(inputs), inputs[0].dtype)
+            model = prepared(case.build(inputs), inputs[0].dtype)
             if case.channels_last:
                 model = model.to(memory_format=torch.channels_last)
                 inputs = [t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for t in inputs]

@@ -78,9 +78,14 @@ def empty_as(like: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def in_format_of(out: Tensor, *like: Tensor) -> Tensor:
-    """The same values in the memory format that torch's operators give to what they make from `like`."""
+    """The same values in the memory format that torch's operators give to what they make from `like`; a copy of it."""
     formats = {suggest_memory_format(t) for t in like}
-    return out.contiguous(memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format)
+    return apart(out.contiguous(memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format), *like)
+
+
+def apart(out: Tensor, *like: Tensor) -> Tensor:
+    """The same values, copied if they lie in the memory of `like`: as on one device, what is written to one stays in it."""
+    return out.clone() if any(torch._C._is_alias_of(out, t) for t in like) else out
 
 
 def in_order_of(out: Tensor, like: Tensor, function: Callable[..., Tensor], *args: Any) -> Tensor:

@@ -47,13 +47,13 @@ def _dropout(function: Callable[..., Tensor], by_channel: bool, alpha: bool) -> 
         train = kwargs.get("train", _TRAINING[function] if training is None else training)
         inplace = inplace or in_place_form
         local, spec = input.local, input.spec
-        if not train:
+        if not train or p == 0.0:  # as torch does, which draws nothing
             return input
         if not alpha:
             mask = part_of(function(_whole(1.0, input, by_channel), p, True), spec).clone()
             out = local.mul_(mask) if inplace else local * mask
-        elif p in (0.0, 1.0):  # torch draws nothing
-            out = local if p == 0.0 else local.mul_(0.0) if inplace else local * 0.0
+        elif p == 1.0:  # torch draws nothing
+            out = local.mul_(0.0) if inplace else local * 0.0
         else:
             # On zeros it gives the offset alone: positive where the value is kept, negative where it is dropped.
             offset = part_of(function(_whole(0.0, input, by_channel), p, True), spec).clone()

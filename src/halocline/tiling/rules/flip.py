@@ -13,6 +13,7 @@ from torch import Tensor
 from halocline.tiling.rules.shape import from_front, ints, transpose
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.splice import Segment, splice
+from halocline.tiling.strides import apart
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 Ints = tuple[int, ...]
@@ -73,6 +74,7 @@ def roll(input: TileTensor, shifts: Any, dims: Any = None) -> TileTensor:
     steps, named = ints((shifts,)), () if dims is None else ints((dims,))
     if len(steps) != len(named):
         raise untiled(torch.roll, (input, shifts, dims), why="give one dim per shift: as one line it has no rule")
+    given = input.local
     for shift, dim in zip(steps, named):
         dim = from_front(dim, input.ndim)
         spatial = input.spec.positions(input.ndim)
@@ -85,4 +87,4 @@ def roll(input: TileTensor, shifts: Any, dims: Any = None) -> TileTensor:
         if shift:
             segments = [Segment(0, size - shift, 0, shift), Segment(0, 0, shift, size - shift)]
             input = splice([input], segments, axis, input.spec.without_margin())
-    return input
+    return TileTensor.wrap(apart(input.local, given), input.spec)

@@ -21,7 +21,7 @@ from halocline.tiling.geometry import Geometry
 from halocline.tiling.rules.index import getitem
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.splice import Segment, splice
-from halocline.tiling.strides import in_format_of
+from halocline.tiling.strides import apart, in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
 
@@ -142,12 +142,13 @@ def _mirrored(input: TileTensor, pads: Sequence[Interval], repeat: bool) -> Tile
             local = local.index_select(d, torch.tensor(used, device=local.device))
     mirrors = tuple(Mirror(*pads[d], n, repeat) for d, n in zip(spatial, spec.size))
     if all(m.lo == m.hi == 0 for m in mirrors):
-        return TileTensor.wrap(local, spec)
+        return TileTensor.wrap(apart(local, input.local), spec)
     return windowed(TileTensor.wrap(local, spec), mirrors, _copier(mirrors, spec.dims))
 
 
 def _circular(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:
     spatial = input.spec.positions(input.ndim)
+    given = input.local
     for d, (lo, hi) in enumerate(pads):
         size = input.shape[d]
         parts = [(size - lo, 0, lo), (0, lo, size), (0, lo + size, hi)]
@@ -161,7 +162,7 @@ def _circular(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:
         line = tuple(_padded_cut(c, size, lo, hi) for c in spec.cuts[axis])
         out = spec.with_cuts((*spec.cuts[:axis], line, *spec.cuts[axis + 1 :]))
         input = splice([input], [Segment(0, *part) for part in parts if part[2]], axis, out)
-    return TileTensor.wrap(input.local.contiguous(), input.spec)
+    return TileTensor.wrap(apart(input.local.contiguous(), given), input.spec)
 
 
 @rule(F.pad, torch.constant_pad_nd)
