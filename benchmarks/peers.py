@@ -7,6 +7,7 @@ its inputs: `image` or `image:64x64` first, then targets of the same size. Knows
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SIZES = {"volume": ("17x25x13", "33x25x29", "32x32x32"), "video": ("5x33x25", "8x32x32"), "sequence": ("97", "128")}
+SIZES = {"volume": ("17x25x13", "33x25x29", "32x32x32"), "video": ("5x33x25", "8x32x32"), "sequence": ("97",)}
 OTHER_SIZES = ("65x49", "97x95", "96x128", "224x224", "256x256")
 """What is tried in turn for a word without a size; the first that one device can take counts."""
-CHANNELS = {"image": 3, "gray": 1, "volume": 1, "video": 3, "sequence": 2, "logits": 4, "logit": 1, "flow": 2, "latent": 4}
+CHANNELS = {
+    "image": 3,
+    "gray": 1,
+    "volume": 1,
+    "video": 3,
+    "sequence": 2,
+    "logits": 4,
+    "logit": 1,
+    "flow": 2,
+    "latent": 4,
+}
 LOSS_SIZE = ":23x19"
 
 
@@ -54,8 +65,11 @@ class Case:
         return self.family.plain_targets
 
     def build(self, inputs: list[Tensor]) -> Any:
-        names = vars(importlib.import_module(self.family.library))
-        return eval(self.family.called.format(self.name), {**names, "torch": torch, "size": inputs[0].shape[2:]})
+        library = importlib.import_module(self.family.library)
+        expression = self.family.called.format(self.name)
+        # Some libraries load a name when it is asked for.
+        names = {n: getattr(library, n) for n in re.findall(r"[A-Za-z_]\w*", expression) if hasattr(library, n)}
+        return eval(expression, {**names, "torch": torch, "size": inputs[0].shape[2:]})
 
     def inputs(self, dtype: torch.dtype) -> Iterator[list[Tensor]]:
         """Inputs of one size after the other."""
@@ -76,8 +90,8 @@ def _input(word: str, batch: int, size: list[int], salt: int) -> Tensor:
     classes = torch.randint(0, 4, (batch, *size), generator=chance)
     if word == "classes":
         return classes
-    if word == "index":
-        return classes.unsqueeze(1).double()
+    if word in ("index", "labels"):
+        return classes.unsqueeze(1).double() if word == "index" else classes.unsqueeze(1)
     if word == "hot":
         return F.one_hot(classes, 4).movedim(-1, 1).double()
     if word == "mask":
@@ -107,180 +121,157 @@ TORCHVISION = {
         regnet_y_400mf regnet_x_400mf convnext_tiny""",
     "image:97x95": "googlenet",
     "image:64x64": "swin_t swin_v2_t",
-    "image:224x224": "maxvit_t vit_b_32",
+    "image:224x224": "maxvit_t",
     "video": "video.r3d_18 video.mc3_18 video.r2plus1d_18",
     "video:16x64x64": "video.s3d video.swin3d_t",
 }
 TIMM = """botnet26t_256 coat_lite_tiny coatnet_nano_rw_224 coatnet_pico_rw_224 convit_tiny convmixer_768_32
-    convnext_atto_ols convnextv2_atto cpubone_nano crossvit_tiny_240 cs3darknet_focus_s csatv2 darknet17
-    davit_tiny deit_tiny_patch16_224 densenet121 dla34 dla46x_c dpn48b eca_botnext26ts_256 ecaresnet26t
-    edgenext_x_small edgenext_xx_small efficientformer_l1 efficientformerv2_s0 efficientnet_cc_b0_4e
-    efficientvim_m1 efficientvit_b0 efficientvit_b1 efficientvit_m0 ese_vovnet19b_dw ese_vovnet19b_slim_dw
-    eva02_tiny_patch14_224 fasternet_t0 fastvit_sa12 fastvit_t8 fbnetc_100 focalnet_tiny_srf gcresnet33ts
-    gcresnext26ts gcvit_xxtiny gernet_s ghostnet_050 ghostnet_100 ghostnetv2_100 gmlp_ti16_224 halonet26t
-    halonet_h1 hardcorenas_b hgnet_tiny hgnetv2_b0 hrnet_w18_small hrnet_w18_small_v2 iformer_t
-    inception_next_atto inception_v3 jx_nest_tiny lambda_resnet26t lcnet_050 lcnetv2_small legacy_seresnet18
-    legacy_seresnext26_32x4d levit_128s levit_conv_128s lowformer_b0 maxvit_pico_rw_256 maxxvit_rmlp_nano_rw_256
-    mixer_s32_224 mixnet_s mnasnet_small mobileclip_s0 mobilenetv2_035 mobilenetv3_small_050
-    mobilenetv4_conv_small mobilenetv4_hybrid_medium mobileone_s0 mobilevit_xxs mobilevitv2_050 mvitv2_tiny
-    nf_resnet26 nfnet_l0 pit_ti_224 poolformer_s12 poolformerv2_s12 pvt_v2_b0 rdnet_tiny regnetx_002 regnety_002
-    regnetz_b16 repghostnet_050 repvgg_a0 repvit_m1 res2net50_14w_8s res2next50 resnest14d resnet10t resnet18
-    resnet26t resnetaa50d resnetblur50 resnetrs50 resnetv2_18 resnetv2_18d resnext26ts rexnet_100 rexnetr_100
-    sequencer2d_s seresnet18 shvit_s1 skresnet18 spnasnet_100 starnet_s050 swiftformer_xs
-    swin_tiny_patch4_window7_224 swinv2_tiny_window16_256 test_byobnet test_convnext test_convnext2
-    test_efficientnet test_efficientnet_evos test_efficientnet_gn test_mambaout test_nfnet test_resnet test_vit
-    test_vit3 tf_efficientnet_b0 tf_efficientnetv2_b0 tiny_vit_5m_224 tinynet_e tnt_s_legacy_patch16_224
-    twins_pcpvt_small twins_svt_small visformer_tiny vit_relpos_small_patch16_224 vit_srelpos_small_patch16_224
-    vit_tiny_patch16_224 vit_tiny_patch16_dinov3_qkvb vit_tiny_r_s16_p8_224 vovnet39a xception41
-    xcit_nano_12_p16_224 xcit_nano_12_p8_224"""
+    convnext_atto_ols convnextv2_atto cpubone_nano crossvit_tiny_240 cs3darknet_focus_s csatv2 darknet17 davit_tiny
+    deit_tiny_patch16_224 densenet121 dla34 dla46x_c dpn48b eca_botnext26ts_256 ecaresnet26t edgenext_x_small
+    edgenext_xx_small efficientformer_l1 efficientformerv2_s0 efficientnet_cc_b0_4e efficientvim_m1 efficientvit_b0
+    efficientvit_b1 efficientvit_m0 ese_vovnet19b_dw ese_vovnet19b_slim_dw eva02_tiny_patch14_224 fasternet_t0
+    fastvit_sa12 fastvit_t8 fbnetc_100 focalnet_tiny_srf gcresnet33ts gcresnext26ts gcvit_xxtiny gernet_s
+    ghostnet_050 ghostnet_100 ghostnetv2_100 gmlp_ti16_224 halonet26t halonet_h1 hardcorenas_b hgnet_tiny hgnetv2_b0
+    hrnet_w18_small hrnet_w18_small_v2 iformer_t inception_next_atto inception_v3 lambda_resnet26t lcnet_050
+    lcnetv2_small legacy_seresnet18 levit_conv_128s lowformer_b0 mixer_s32_224 mixnet_s mnasnet_small mobileclip_s0
+    mobilenetv2_035 mobilenetv3_small_050 mobilenetv4_conv_small mobileone_s0 mobilevit_xxs mobilevitv2_050
+    mvitv2_tiny nfnet_l0 pit_ti_224 poolformer_s12 pvt_v2_b0 regnetx_002 regnety_002 regnetz_b16 repghostnet_050
+    repvgg_a0 repvit_m1 res2net50_14w_8s resnest14d resnet10t resnet18 resnet26t resnetblur50 resnetv2_18d
+    resnext26ts rexnetr_100 sequencer2d_s seresnet18 shvit_s1 skresnet18 spnasnet_100 starnet_s050 swiftformer_xs
+    swin_tiny_patch4_window7_224 test_byobnet test_convnext2 test_efficientnet_evos test_efficientnet_gn
+    test_mambaout test_nfnet test_resnet test_vit3 tf_efficientnet_b0 tiny_vit_5m_224 tinynet_e
+    tnt_s_legacy_patch16_224 twins_pcpvt_small visformer_tiny vit_tiny_patch16_224 vit_tiny_patch16_dinov3_qkvb
+    vovnet39a xception41 xcit_nano_12_p16_224"""
 ENCODERS = ("resnet18", "efficientnet-b0", "mit_b0", "mobilenet_v2")
 DECODERS = "Unet UnetPlusPlus MAnet Linknet FPN PSPNet DeepLabV3 DeepLabV3Plus PAN UPerNet Segformer".split()
-MORE_ENCODERS = """densenet121 vgg11_bn xception se_resnet50 dpn68 resnext50_32x4d timm-regnetx_002 timm-res2net50_26w_4s
-    timm-skresnet18 timm-mobilenetv3_small_minimal_100 mobileone_s0 timm-gernet_s timm-resnest14d tu-convnext_atto
-    tu-edgenext_xx_small tu-hrnet_w18_small tu-maxvit_pico_rw_256""".split()
+MORE_ENCODERS = """densenet121 vgg11_bn xception dpn68 resnext50_32x4d timm-regnetx_002
+    timm-res2net50_26w_4s timm-skresnet18 timm-mobilenetv3_small_minimal_100 mobileone_s0 timm-gernet_s
+    timm-resnest14d tu-convnext_atto tu-edgenext_xx_small""".split()
 SMP = [f"{d}, {e}" for d in DECODERS for e in ENCODERS] + [f"Unet, {e}" for e in MORE_ENCODERS]
 MONAI = {
-    "gray": """BasicUNet(2, 1, 2, (4, 4, 8, 8, 16, 4)); BasicUNet(2, 1, 2, (4, 4, 8, 8, 16, 4), upsample='nontrainable');
-        BasicUNetPlusPlus(2, 1, 2, (4, 4, 8, 8, 16, 4)); DenseNet121(2, 1, 3); resnet10(spatial_dims=2, n_input_channels=1,
-        num_classes=3); SEResNet50(spatial_dims=2, in_channels=1, num_classes=3); EfficientNetBN('efficientnet-b0', False,
-        in_channels=1, num_classes=3); HighResNet(2, 1, 2); PatchDiscriminator(2, 8, 1); UNet(2, 1, 2, (4, 8, 16), (2, 2),
-        num_res_units=2); UNet(2, 1, 2, (4, 8, 16), (2, 2), norm='BATCH'); 
-        AttentionUnet(2, 1, 2, (4, 8, 16), (2, 2)); DynUNet(2, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2]); SegResNet(2, 8);
-        AutoEncoder(2, 1, 2, (4, 8), (2, 2)); MedNeXt(2, 4); LocalNet(2, 1, 4, (0, 1, 2)); RegUNet(2, 1, 4, 2);
-        VNet(2); FlexibleUNet(1, 2, 'efficientnet-b0'); Quicknat(3, 1, 8);
-        SegResNetDS(2, 8); AHNet((1, 1, 1, 1), 2); SegResNet(2, 8, upsample_mode='deconv');
-        AutoencoderKL(2, channels=(8, 8), num_res_blocks=1, attention_levels=(False, True), norm_num_groups=4);
-        VQVAE(2, 1, 1, (8, 8), 1, (8, 8), ((2, 4, 1, 1),) * 2, ((2, 4, 1, 1, 0),) * 2)""",
-    "gray:64x64": """SwinUNETR(1, 2, spatial_dims=2, feature_size=12); UNETR(1, 2, size, 4, 24, 48, 2, spatial_dims=2);
-        UNETR(1, 2, size, 4, 24, 48, 2, 'perceptron', spatial_dims=2); ViT(1, size, 16, 24, 48, 2, 2, classification=True,
-        spatial_dims=2); ViTAutoEnc(1, size, 16, 1, 4, 24, 48, 2, 2, spatial_dims=2); GlobalNet(size, 2, 1, 4, 2);
-        SegResNetVAE(size, spatial_dims=2); VarAutoEncoder(2, (1, *size), 1, 4, (4, 8), (2, 2));
-        SwinUNETR(1, 2, spatial_dims=2, feature_size=12, use_v2=True)""",
+    "gray": """BasicUNet(2, 1, 2, (4, 4, 8, 8, 16, 4)); BasicUNet(2, 1, 2, (4, 4, 8, 8, 16, 4),
+        upsample='nontrainable'); BasicUNetPlusPlus(2, 1, 2, (4, 4, 8, 8, 16, 4)); DenseNet121(2, 1, 3);
+        resnet10(spatial_dims=2, n_input_channels=1, num_classes=3); SEResNet50(spatial_dims=2, in_channels=1,
+        num_classes=3); EfficientNetBN('efficientnet-b0', False, in_channels=1, num_classes=3); HighResNet(2, 1, 2);
+        PatchDiscriminator(2, 8, 1); UNet(2, 1, 2, (4, 8, 16), (2, 2), num_res_units=2); UNet(2, 1, 2, (4, 8, 16),
+        (2, 2), norm='BATCH'); AttentionUnet(2, 1, 2, (4, 8, 16), (2, 2)); DynUNet(2, 1, 2, [3, 3, 3], [1, 2, 2],
+        [2, 2]); SegResNet(2, 8); AutoEncoder(2, 1, 2, (4, 8), (2, 2)); MedNeXt(2, 4); LocalNet(2, 1, 4, (0, 1, 2));
+        RegUNet(2, 1, 4, 2); VNet(2); FlexibleUNet(1, 2, 'efficientnet-b0'); Quicknat(3, 1, 8); SegResNetDS(2, 8);
+        AHNet((1, 1, 1, 1), 2); SegResNet(2, 8, upsample_mode='deconv'); AutoencoderKL(2, channels=(8, 8),
+        num_res_blocks=1, attention_levels=(False, True), norm_num_groups=4); VQVAE(2, 1, 1, (8, 8), 1, (8, 8), ((2,
+        4, 1, 1),) * 2, ((2, 4, 1, 1, 0),) * 2)""",
+    "gray:64x64": """SwinUNETR(1, 2, spatial_dims=2, feature_size=12); UNETR(1, 2, size, 4, 24, 48, 2,
+        spatial_dims=2); UNETR(1, 2, size, 4, 24, 48, 2, 'perceptron', spatial_dims=2); ViT(1, size, 16, 24, 48, 2,
+        2, classification=True, spatial_dims=2); ViTAutoEnc(1, size, 16, 1, 4, 24, 48, 2, 2, spatial_dims=2);
+        GlobalNet(size, 2, 1, 4, 2); SegResNetVAE(size, spatial_dims=2); VarAutoEncoder(2, (1, *size), 1, 4, (4, 8),
+        (2, 2)); SwinUNETR(1, 2, spatial_dims=2, feature_size=12, use_v2=True)""",
     "gray:64x64 time": """DiffusionModelUNet(2, 1, 1, (1, 1), (8, 8), (False, True), 4, num_head_channels=4)""",
     "volume": """UNet(3, 1, 2, (4, 8, 16), (2, 2), num_res_units=2); BasicUNet(3, 1, 2, (4, 4, 8, 8, 16, 4));
         SegResNet(3, 8); DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2]); AttentionUnet(3, 1, 2, (4, 8), (2,));
-        resnet10(spatial_dims=3, n_input_channels=1, num_classes=3); MedNeXt(3, 4);
-        AHNet((1, 1, 1, 1), 3); SegResNetDS(3, 8); RegUNet(3, 1, 4, 2); LocalNet(3, 1, 4, (0, 1, 2));
-        DenseNet121(3, 1, 3); PatchDiscriminator(3, 8, 1); AutoEncoder(3, 1, 2, (4, 8), (2, 2));
-        DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], deep_supervision=True, res_block=True)""",
-    "volume:32x32x32": """SwinUNETR(1, 2, feature_size=12); UNETR(1, 2, size, 4, 24, 48, 2); GlobalNet(size, 3, 1, 4, 2);
-        ViT(1, size, 16, 24, 48, 2, 2, classification=True); DAF3D(1, 2)""",
+        resnet10(spatial_dims=3, n_input_channels=1, num_classes=3); MedNeXt(3, 4); AHNet((1, 1, 1, 1), 3);
+        SegResNetDS(3, 8); RegUNet(3, 1, 4, 2); LocalNet(3, 1, 4, (0, 1, 2)); DenseNet121(3, 1, 3);
+        PatchDiscriminator(3, 8, 1); AutoEncoder(3, 1, 2, (4, 8), (2, 2)); DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2],
+        [2, 2], deep_supervision=True, res_block=True)""",
+    "volume:32x32x32": """SwinUNETR(1, 2, feature_size=12); UNETR(1, 2, size, 4, 24, 48, 2); GlobalNet(size, 3, 1,
+        4, 2); ViT(1, size, 16, 24, 48, 2, 2, classification=True); DAF3D(1, 2)""",
 }
 SMALL = "block_out_channels=(8, 8), norm_num_groups=4"
-CROSS = f"down_block_types=('CrossAttnDownBlock2D', 'DownBlock2D'), {SMALL}, cross_attention_dim=8, attention_head_dim=2"
+CROSS = (
+    f"down_block_types=('CrossAttnDownBlock2D', 'DownBlock2D'), {SMALL}, cross_attention_dim=8, attention_head_dim=2"
+)
 DIFFUSERS = {
-    "image:64x48": f"""AutoencoderKL(down_block_types=('DownEncoderBlock2D',) * 2, up_block_types=('UpDecoderBlock2D',) * 2,
-        {SMALL}); VQModel(down_block_types=('DownEncoderBlock2D',) * 2, up_block_types=('UpDecoderBlock2D',) * 2, {SMALL});
-        AutoencoderTiny(encoder_block_out_channels=(8,) * 4, decoder_block_out_channels=(8,) * 4);
-        AsymmetricAutoencoderKL(down_block_out_channels=(8,), up_block_out_channels=(8,), norm_num_groups=4);
-        T2IAdapter(channels=[8, 8, 8, 8], num_res_blocks=1); AutoencoderDC(encoder_block_out_channels=(8, 8),
-        decoder_block_out_channels=(8, 8), encoder_layers_per_block=(1, 1), decoder_layers_per_block=(1, 1),
-        encoder_block_types=('ResBlock', 'EfficientViTBlock'), decoder_block_types=('ResBlock', 'EfficientViTBlock'),
-        encoder_qkv_multiscales=((), (5,)), decoder_qkv_multiscales=((), (5,)), attention_head_dim=4, latent_channels=4)""",
+    "image:64x48": f"""AutoencoderKL(down_block_types=('DownEncoderBlock2D',) * 2,
+        up_block_types=('UpDecoderBlock2D',) * 2, {SMALL}); VQModel(down_block_types=('DownEncoderBlock2D',) * 2,
+        up_block_types=('UpDecoderBlock2D',) * 2, {SMALL}); AutoencoderTiny(encoder_block_out_channels=(8,) * 4,
+        decoder_block_out_channels=(8,) * 4); AsymmetricAutoencoderKL(down_block_out_channels=(8,),
+        up_block_out_channels=(8,), norm_num_groups=4); T2IAdapter(channels=[8, 8, 8, 8], num_res_blocks=1);
+        AutoencoderDC(encoder_block_out_channels=(8, 8), decoder_block_out_channels=(8, 8),
+        encoder_layers_per_block=(1, 1), decoder_layers_per_block=(1, 1), encoder_block_types=('ResBlock',
+        'EfficientViTBlock'), decoder_block_types=('ResBlock', 'EfficientViTBlock'), encoder_qkv_multiscales=((),
+        (5,)), decoder_qkv_multiscales=((), (5,)), attention_head_dim=4, latent_channels=4)""",
     "latent:32x24": "Transformer2DModel(2, 4, 4, norm_num_groups=2)",
-    "image:64x48 time": f"""UNet2DModel(down_block_types=('DownBlock2D', 'AttnDownBlock2D'), up_block_types=('AttnUpBlock2D',
-        'UpBlock2D'), {SMALL}, attention_head_dim=4); UNet2DModel(down_block_types=('ResnetDownsampleBlock2D',
-        'SkipDownBlock2D'), up_block_types=('SkipUpBlock2D', 'ResnetUpsampleBlock2D'), {SMALL}, attention_head_dim=4)""",
-    "latent:32x24 time tokens": f"""UNet2DConditionModel({CROSS}, up_block_types=('UpBlock2D', 'CrossAttnUpBlock2D'));
-        UNet2DConditionModel({CROSS}, up_block_types=('UpBlock2D', 'CrossAttnUpBlock2D'), use_linear_projection=True)""",
+    "image:64x48 time": f"""UNet2DModel(down_block_types=('DownBlock2D', 'AttnDownBlock2D'),
+        up_block_types=('AttnUpBlock2D', 'UpBlock2D'), {SMALL}, attention_head_dim=4)""",
+    "latent:32x24 time tokens": f"""UNet2DConditionModel({CROSS}, up_block_types=('UpBlock2D',
+        'CrossAttnUpBlock2D')); UNet2DConditionModel({CROSS}, up_block_types=('UpBlock2D', 'CrossAttnUpBlock2D'),
+        use_linear_projection=True)""",
     "latent:32x32 time time": "DiTTransformer2DModel(2, 4, num_layers=2, norm_num_groups=2)",
-    "video:5x32x32": """AutoencoderKLCogVideoX(down_block_types=('CogVideoXDownBlock3D',) * 2, up_block_types=(
-        'CogVideoXUpBlock3D',) * 2, block_out_channels=(8, 8), layers_per_block=1, norm_num_groups=4, latent_channels=4);
-        AutoencoderKLWan(base_dim=8, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1)""",
-    "sequence:128 time": """UNet1DModel(sample_size=128, in_channels=2, out_channels=2, extra_in_channels=16,
-        block_out_channels=(32, 32), down_block_types=('DownBlock1DNoSkip', 'AttnDownBlock1D'), up_block_types=(
-        'AttnUpBlock1D', 'UpBlock1DNoSkip'))""",
+    "video:5x32x32": """AutoencoderKLCogVideoX(down_block_types=('CogVideoXDownBlock3D',) * 2,
+        up_block_types=('CogVideoXUpBlock3D',) * 2, block_out_channels=(8, 8), layers_per_block=1,
+        norm_num_groups=4, latent_channels=4); AutoencoderKLWan(base_dim=8, z_dim=16, dim_mult=[1, 1, 1, 1],
+        num_res_blocks=1)""",
 }
 MONAI_LOSSES = {
     f"logits{LOSS_SIZE} hot": """DiceLoss(sigmoid=True); DiceLoss(softmax=True, include_background=False);
-        DiceLoss(softmax=True, batch=True, squared_pred=True, jaccard=True); DiceLoss(softmax=True, reduction='none');
-        GeneralizedDiceLoss(softmax=True); GeneralizedDiceLoss(softmax=True, w_type='simple', batch=True);
-        DiceCELoss(softmax=True); DiceFocalLoss(softmax=True); GeneralizedDiceFocalLoss(softmax=True); FocalLoss();
-        FocalLoss(use_softmax=True, alpha=0.3); FocalLoss(weight=[1.0, 2.0, 3.0, 4.0]); TverskyLoss(softmax=True);
-        SoftclDiceLoss(softmax=True); SoftDiceclDiceLoss(softmax=True); HausdorffDTLoss(softmax=True); MCCLoss(softmax=True);
-        LogHausdorffDTLoss(softmax=True); BoundaryLoss(softmax=True); DeepSupervisionLoss(DiceLoss(softmax=True))""",
-    f"logits{LOSS_SIZE} index": """DiceLoss(softmax=True, to_onehot_y=True); DiceCELoss(softmax=True, to_onehot_y=True);
-        FocalLoss(to_onehot_y=True, use_softmax=True); TverskyLoss(softmax=True, to_onehot_y=True, include_background=False);
-        GeneralizedWassersteinDiceLoss(1 - torch.eye(4).numpy()); GeneralizedDiceLoss(softmax=True, to_onehot_y=True);
-        HausdorffDTLoss(softmax=True, to_onehot_y=True)""",
+        DiceLoss(softmax=True, batch=True, squared_pred=True, jaccard=True); DiceLoss(softmax=True,
+        reduction='none'); GeneralizedDiceLoss(softmax=True); GeneralizedDiceLoss(softmax=True, w_type='simple',
+        batch=True); DiceCELoss(softmax=True); DiceFocalLoss(softmax=True); GeneralizedDiceFocalLoss(softmax=True);
+        FocalLoss(); FocalLoss(use_softmax=True, alpha=0.3); FocalLoss(weight=[1.0, 2.0, 3.0, 4.0]);
+        TverskyLoss(softmax=True); SoftclDiceLoss(softmax=True); SoftDiceclDiceLoss(softmax=True);
+        HausdorffDTLoss(softmax=True); MCCLoss(softmax=True); LogHausdorffDTLoss(softmax=True);
+        BoundaryLoss(softmax=True); DeepSupervisionLoss(DiceLoss(softmax=True))""",
+    f"logits{LOSS_SIZE} index": """DiceLoss(softmax=True, to_onehot_y=True); DiceCELoss(softmax=True,
+        to_onehot_y=True); FocalLoss(to_onehot_y=True, use_softmax=True); TverskyLoss(softmax=True,
+        to_onehot_y=True, include_background=False); GeneralizedWassersteinDiceLoss(1 - torch.eye(4).numpy());
+        GeneralizedDiceLoss(softmax=True, to_onehot_y=True); HausdorffDTLoss(softmax=True, to_onehot_y=True)""",
     f"logits{LOSS_SIZE} hot mask": "MaskedDiceLoss(softmax=True); MaskedLoss(FocalLoss)",
     f"logits{LOSS_SIZE} classes": "NACLLoss(4, 2)",
     f"logits01{LOSS_SIZE} hot": "AsymmetricUnifiedFocalLoss(num_classes=4)",
     f"flow{LOSS_SIZE}": "BendingEnergyLoss(); BendingEnergyLoss(normalize=True); DiffusionLoss()",
-    f"gray01{LOSS_SIZE} gray01": """SSIMLoss(2); SSIMLoss(2, kernel_type='uniform', win_size=7); GlobalMutualInformationLoss();
-        LocalNormalizedCrossCorrelationLoss(2); LocalNormalizedCrossCorrelationLoss(2, 5, 'gaussian'); JukeboxLoss(2);
+    f"gray01{LOSS_SIZE} gray01": """SSIMLoss(2); SSIMLoss(2, kernel_type='uniform', win_size=7);
+        GlobalMutualInformationLoss(); LocalNormalizedCrossCorrelationLoss(2);
+        LocalNormalizedCrossCorrelationLoss(2, 5, 'gaussian'); JukeboxLoss(2);
         LocalNormalizedCrossCorrelationLoss(2, 7, 'triangular'); GlobalMutualInformationLoss('b-spline');
         MultiScaleLoss(torch.nn.MSELoss(), [1, 2])""",
-    "volume01:15x13x17 volume01": """SSIMLoss(3); LocalNormalizedCrossCorrelationLoss(3); GlobalMutualInformationLoss();
-        DiceLoss(); JukeboxLoss(3)""",
+    "volume01:15x13x17 volume01": """SSIMLoss(3); LocalNormalizedCrossCorrelationLoss(3);
+        GlobalMutualInformationLoss(); DiceLoss(); JukeboxLoss(3)""",
 }
 SMP_LOSSES = {
-    f"logits{LOSS_SIZE} classes": """DiceLoss('multiclass'); DiceLoss('multiclass', ignore_index=2); JaccardLoss('multiclass');
-        TverskyLoss('multiclass'); FocalLoss('multiclass'); FocalLoss('multiclass', ignore_index=1); LovaszLoss('multiclass');
-        LovaszLoss('multiclass', per_image=True, ignore_index=3); SoftCrossEntropyLoss(smooth_factor=0.1);
-        SoftCrossEntropyLoss(smooth_factor=0.1, ignore_index=1); DiceLoss('multiclass', log_loss=True, classes=[1, 2])""",
-    f"logit{LOSS_SIZE} mask": """DiceLoss('binary'); DiceLoss('binary', ignore_index=1); JaccardLoss('binary'); MCCLoss();
-        TverskyLoss('binary'); FocalLoss('binary'); LovaszLoss('binary'); LovaszLoss('binary', ignore_index=1);
-        SoftBCEWithLogitsLoss(); SoftBCEWithLogitsLoss(smooth_factor=0.1, ignore_index=1)""",
-    f"logits{LOSS_SIZE} masks": """DiceLoss('multilabel'); JaccardLoss('multilabel'); TverskyLoss('multilabel', alpha=0.3);
-        FocalLoss('multilabel'); SoftBCEWithLogitsLoss(pos_weight=torch.ones(4, 1, 1))""",
+    f"logits{LOSS_SIZE} classes": """DiceLoss('multiclass'); DiceLoss('multiclass', ignore_index=2);
+        JaccardLoss('multiclass'); TverskyLoss('multiclass'); FocalLoss('multiclass'); FocalLoss('multiclass',
+        ignore_index=1); LovaszLoss('multiclass'); LovaszLoss('multiclass', per_image=True, ignore_index=3);
+        SoftCrossEntropyLoss(smooth_factor=0.1); SoftCrossEntropyLoss(smooth_factor=0.1, ignore_index=1);
+        DiceLoss('multiclass', log_loss=True, classes=[1, 2])""",
+    f"logit{LOSS_SIZE} mask": """DiceLoss('binary'); DiceLoss('binary', ignore_index=1); JaccardLoss('binary');
+        MCCLoss(); TverskyLoss('binary'); FocalLoss('binary'); LovaszLoss('binary'); LovaszLoss('binary',
+        ignore_index=1); SoftBCEWithLogitsLoss(); SoftBCEWithLogitsLoss(smooth_factor=0.1, ignore_index=1)""",
+    f"logits{LOSS_SIZE} masks": """DiceLoss('multilabel'); JaccardLoss('multilabel'); TverskyLoss('multilabel',
+        alpha=0.3); FocalLoss('multilabel'); SoftBCEWithLogitsLoss(pos_weight=torch.ones(4, 1, 1))""",
 }
 KORNIA_LOSSES = {
-    f"image01{LOSS_SIZE} image01": """SSIMLoss(5); SSIMLoss(5, reduction='none', padding='valid'); MS_SSIMLoss(
-        reduction='none'); PSNRLoss(1.0); CharbonnierLoss('mean'); CauchyLoss('none'); GemanMcclureLoss('sum');
-        WelschLoss('mean'); js_div_loss_2d; kl_div_loss_2d; mutual_information_loss_2d; normalized_mutual_information_loss_2d;
-        MS_SSIMLoss()""",
+    f"image01{LOSS_SIZE} image01": """SSIMLoss(5); SSIMLoss(5, reduction='none', padding='valid');
+        MS_SSIMLoss(reduction='none'); PSNRLoss(1.0); CharbonnierLoss('mean'); CauchyLoss('none');
+        GemanMcclureLoss('sum'); WelschLoss('mean'); js_div_loss_2d; kl_div_loss_2d; mutual_information_loss_2d;
+        normalized_mutual_information_loss_2d; MS_SSIMLoss()""",
     f"image{LOSS_SIZE}": "TotalVariation()",
     f"gray{LOSS_SIZE} image": "InverseDepthSmoothnessLoss()",
-    f"logits{LOSS_SIZE} classes": """DiceLoss(); DiceLoss('macro'); DiceLoss(weight=torch.arange(1.0, 5.0).double());
-        TverskyLoss(0.3, 0.7); FocalLoss(0.5, reduction='mean'); FocalLoss(None, reduction='mean', ignore_index=2);
-        LovaszSoftmaxLoss(); DiceLoss(ignore_index=1)""",
+    f"logits{LOSS_SIZE} classes": """DiceLoss(); DiceLoss('macro'); DiceLoss(weight=torch.arange(1.0,
+        5.0).double()); TverskyLoss(0.3, 0.7); FocalLoss(0.5, reduction='mean'); FocalLoss(None, reduction='mean',
+        ignore_index=2); LovaszSoftmaxLoss(); DiceLoss(ignore_index=1)""",
     f"logits{LOSS_SIZE} masks": "BinaryFocalLossWithLogits(0.5, reduction='mean')",
     f"logit{LOSS_SIZE} binary": "LovaszHingeLoss()",
-    f"logit{LOSS_SIZE} mask": "HausdorffERLoss(k=3)",
+    f"logits{LOSS_SIZE} labels": "HausdorffERLoss(k=3)",
     "volume01:15x13x17 volume01": "SSIM3DLoss(5)",
 }
 KORNIA = {
     "image01:33x25": """filters.GaussianBlur2d((5, 3), (1.0, 2.0)); filters.BoxBlur((3, 5)); filters.Sobel();
-        filters.Laplacian(5); filters.MedianBlur((3, 3)); filters.SpatialGradient(); filters.UnsharpMask((5, 5), (1.5, 1.5));
-        filters.BilateralBlur((5, 5), 0.1, (1.5, 1.5)); filters.MotionBlur(3, 35.0, 0.5); filters.BlurPool2D(3, 2);
-        filters.MaxBlurPool2D(3, 2); filters.Canny(); filters.DexiNed(False); color.RgbToHsv(); color.RgbToLab();
-        color.RgbToGrayscale(); color.RgbToYcbcr(); color.RgbToLuv(); enhance.AdjustBrightness(0.2); enhance.AdjustHue(0.3);
-        enhance.AdjustSaturation(1.5); enhance.AdjustContrast(1.5); enhance.AdjustGamma(1.2); enhance.ZCAWhitening();
-        enhance.Normalize(torch.tensor([0.4]).double(), torch.tensor([0.2]).double()); geometry.Resize((40, 17));
-        geometry.Rotate(torch.tensor([10.0, 20.0]).double()); geometry.Hflip(); geometry.Vflip(); geometry.Rot180();
-        geometry.PyrDown(); geometry.PyrUp(); geometry.ScalePyramid(2); feature.CornerGFTT(); feature.CornerHarris(0.04);
-        feature.BlobHessian(); feature.BlobDoG(); feature.BlobDoGSingle(); geometry.Rescale(0.7); geometry.ConvQuadInterp3d()""",
-    "gray01:32x32": "feature.HardNet(); feature.SOSNet(); feature.SIFTDescriptor(32); feature.KeyNet(False)",
+        filters.Laplacian(5); filters.MedianBlur((3, 3)); filters.SpatialGradient(); filters.UnsharpMask((5, 5),
+        (1.5, 1.5)); filters.BilateralBlur((5, 5), 0.1, (1.5, 1.5)); filters.MotionBlur(3, 35.0, 0.5);
+        filters.BlurPool2D(3, 2); filters.MaxBlurPool2D(3, 2); filters.Canny(); color.RgbToHsv(); color.RgbToLab();
+        color.RgbToGrayscale(); color.RgbToYcbcr(); color.RgbToLuv(); enhance.AdjustBrightness(0.2);
+        enhance.AdjustHue(0.3); enhance.AdjustSaturation(1.5); enhance.AdjustContrast(1.5);
+        enhance.AdjustGamma(1.2); enhance.Normalize(torch.tensor([0.4]).double(), torch.tensor([0.2]).double());
+        geometry.Resize((40, 17)); geometry.Rotate(torch.tensor([10.0, 20.0]).double()); geometry.Hflip();
+        geometry.Vflip(); geometry.Rot180(); geometry.PyrDown(); geometry.PyrUp(); geometry.ScalePyramid(2);
+        feature.CornerGFTT(); feature.CornerHarris(0.04); feature.BlobHessian(); feature.BlobDoGSingle();
+        geometry.Rescale(0.7)""",
+    "gray01:32x32": "feature.HardNet(False); feature.SOSNet(False); feature.SIFTDescriptor(32); feature.KeyNet(False)",
 }
 SEGMENTATION = "fcn_resnet50 deeplabv3_resnet50 deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large"
-SUBSET = "resnet18 resnet50 densenet121 mobilenet_v3_small efficientnet_b0 regnet_y_400mf convnext_tiny"
-SUBSET_TIMM = """adv_inception_v3 botnet26t_256 caformer_s18 cait_xxs24_224 coat_lite_tiny coatnet_nano_rw_224
-    coatnet_pico_rw_224 convformer_s18 convit_tiny convmixer_768_32 convnext_atto_ols convnextv2_atto cpubone_nano
-    crossvit_tiny_240 cs3darknet_focus_s csatv2 darknet17 davit_tiny deit_tiny_distilled_patch16_224
-    deit_tiny_patch16_224 densenet121 densenetblur121d dla34 dla46x_c dm_nfnet_f0 dpn48b eca_botnext26ts_256
-    ecaresnet26t edgenext_x_small edgenext_xx_small efficientformer_l1 efficientformerv2_s0 efficientnet_cc_b0_4e
-    efficientvim_m1 efficientvit_b0 efficientvit_b1 efficientvit_m0 ese_vovnet19b_dw ese_vovnet19b_slim_dw
-    eva02_tiny_patch14_224 fasternet_t0 fastvit_sa12 fastvit_t8 fbnetc_100 focalnet_tiny_srf gcresnet33ts
-    gcresnext26ts gcvit_xxtiny gernet_s ghostnet_050 ghostnet_100 ghostnetv2_100 gmlp_ti16_224 halonet26t
-    halonet_h1 hardcorenas_b hgnet_tiny hgnetv2_b0 hiera_tiny_224 hrnet_w18_small hrnet_w18_small_v2 iformer_t
-    inception_next_atto jx_nest_tiny lambda_resnet26t lcnet_050 lcnetv2_small legacy_seresnet18
-    legacy_seresnext26_32x4d legacy_xception levit_128s levit_conv_128s lowformer_b0 maxvit_pico_rw_256
-    maxxvit_rmlp_nano_rw_256 mixer_s32_224 mixnet_s mnasnet_small mobileclip_s0 mobilenetv2_035
-    mobilenetv3_small_050 mobilenetv4_conv_small mobilenetv4_hybrid_medium mobileone_s0 mobilevit_xxs
-    mobilevitv2_050 mvitv2_tiny nextvit_small nf_resnet26 nfnet_l0 pit_ti_224 poolformer_s12 poolformerv2_s12
-    pvt_v2_b0 rdnet_tiny regnetx_002 regnety_002 regnetz_b16 repghostnet_050 repvgg_a0 repvit_m1 res2net50_14w_8s
-    res2next50 resnest14d resnet10t resnet18 resnet26t resnetaa50d resnetblur50 resnetrs50 resnetv2_18
-    resnetv2_18d resnetv2_50x1_bit resnext26ts rexnet_100 rexnetr_100 sam2_hiera_tiny selecsls42 selecsls42b
-    sequencer2d_s seresnet18 shvit_s1 skresnet18 spnasnet_100 starnet_s050 swiftformer_xs
-    swin_tiny_patch4_window7_224 swinv2_cr_tiny_224 swinv2_tiny_window16_256 test_byobnet test_convnext
-    test_convnext2 test_efficientnet test_efficientnet_evos test_efficientnet_gn test_mambaout test_nfnet
-    test_resnet test_vit test_vit3 tf_efficientnet_b0 tf_efficientnetv2_b0 tiny_vit_5m_224 tinynet_e
-    tnt_s_legacy_patch16_224 tresnet_m twins_pcpvt_small twins_svt_small visformer_tiny
-    vit_relpos_small_patch16_224 vit_srelpos_small_patch16_224 vit_tiny_patch16_224 vit_tiny_patch16_dinov3_qkvb
-    vit_tiny_r_s16_p8_224 vitamin_small_224 volo_d1_224 vovnet39a wide_resnet50_2 xception41 xception41p
-    xcit_nano_12_p16_224 xcit_nano_12_p8_224"""
-SUBSET_SMP = "; ".join(f"{d}, resnet18" for d in DECODERS)
+SUBSET = "resnet18 densenet121 mobilenet_v3_small efficientnet_b0 regnet_y_400mf shufflenet_v2_x0_5"
+SUBSET_TIMM = """seresnet18 convnextv2_atto ghostnet_100 edgenext_xx_small mixnet_s mobilevit_xxs coat_lite_tiny
+    repvgg_a0 resnet10t skresnet18 efficientvit_b0 test_nfnet test_mambaout fasternet_t0 repvit_m1"""
+SUBSET_SMP = "; ".join(f"{d}, mobilenet_v2" for d in DECODERS)
 SUBSET_MONAI = {words: names for words, names in MONAI.items() if words in ("gray", "volume")}
 VISION, SEGMENTATION_CALL = "{}(weights=None, num_classes=5)", "{}(weights=None, weights_backbone=None, num_classes=5)"
 TIMM_CALL = "create_model('{}', num_classes=5)"
@@ -289,7 +280,9 @@ SMP_CALL = "create_model(*'{}'.replace(',', '').split(), encoder_weights=None, c
 FAMILIES = tuple(
     [
         Family("torchvision", "torchvision.models", VISION, TORCHVISION),
-        Family("torchvision, segmentation", "torchvision.models.segmentation", SEGMENTATION_CALL, {"image": SEGMENTATION}),
+        Family(
+            "torchvision, segmentation", "torchvision.models.segmentation", SEGMENTATION_CALL, {"image": SEGMENTATION}
+        ),
         Family("timm", "timm", TIMM_CALL, {"image": TIMM}),
         Family("segmentation_models_pytorch", "segmentation_models_pytorch", SMP_CALL, {"image:96x64": "; ".join(SMP)}),
         Family("MONAI networks", "monai.networks.nets", "{}", MONAI),

@@ -5,7 +5,7 @@
 Each is built with random weights and does one training step in float64 on 2 x 2 uneven tiles, four ranks that are
 threads of a process of its own, against the same step on one device: outputs, the gradients of the image and of every
 parameter, and running statistics. Exactness needs no GPU. What is tried is in benchmarks/peers.py; what is not
-installed is left out. Prints a line for each, then the tables of docs/tiling.md, which `--write` puts there. `--results`
+installed is left out. Prints a line for each, then the tables of docs/tiling.md, where `--write` puts them. `--results`
 keeps what was found in a file and tries only what is not in it yet (or, with `--again`, what was neither exact nor
 refused).
 """
@@ -44,6 +44,7 @@ NAMED = torch.library.Library("torchvision", "FRAGMENT")
 PATIENCE = 90
 """Seconds for one case; what takes longer is left out of the tables."""
 EXACT, WRONG, REFUSED, CRASHED, UNABLE, SLOW = "exact", "WRONG", "refused", "CRASHED", "one device fails", "too slow"
+NUMBERED = (REFUSED, WRONG, CRASHED)
 
 
 LOCK = threading.Lock()
@@ -174,7 +175,9 @@ class Narrow(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        self.seen = self.seen or (isinstance(out, Tensor) and out.dtype in (torch.float32, torch.float16, torch.bfloat16))
+        self.seen = self.seen or (
+            isinstance(out, Tensor) and out.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        )
         return out
 
 
@@ -254,27 +257,28 @@ def in_a_process(case: Case) -> tuple[str, str]:
 # ------------------------------------------------------------------------------------------------------------- tables
 
 
-def table(found: dict[str, dict[str, tuple[str, str]]], versions: str) -> str:
+def table(found: dict[str, dict[str, Any]], versions: str) -> str:
+    """How many of each family are what, and which."""
     header = "| family | tried | exact | refused | most often for | wrong | one device fails |"
     lines = [f"With {versions}:\n", header, "|---|---|---|---|---|---|---|"]
-    for family in [*FAMILIES, None]:
-        name = family.name if family else "all"
-        chosen = {n: v for f, vs in found.items() if f == name or not family for n, v in vs.items() if v[0] != SLOW}
-        if chosen:
-            counts = Counter(kind for kind, _ in chosen.values())
-            operators = Counter(why for kind, why in chosen.values() if kind == REFUSED).most_common(1)
-            most = f"`{operators[0][0]}`" if operators else ""
-            row = (name, len(chosen), counts[EXACT], counts[REFUSED], most, counts[WRONG] + counts[CRASHED])
-            lines.append(f"| {' | '.join(map(str, (*row, counts[UNABLE])))} |")
+    everything = [(f.name, n, *found[f.name][n]) for f in FAMILIES for n in found.get(f.name, ())]
+    everything = [row for row in everything if row[2] != SLOW]
+    for family in [*dict.fromkeys(row[0] for row in everything), "all"]:
+        chosen = [row for row in everything if family in (row[0], "all")]
+        counts = Counter(kind for _, _, kind, _ in chosen)
+        operators = Counter(why for _, _, kind, why in chosen if kind == REFUSED).most_common(1)
+        most = f"`{operators[0][0]}`" if operators else ""
+        row = (family, len(chosen), counts[EXACT], counts[REFUSED], most, counts[WRONG] + counts[CRASHED])
+        lines.append(f"| {' | '.join(map(str, (*row, counts[UNABLE])))} |")
     for kind in (REFUSED, WRONG, CRASHED, UNABLE, EXACT):
-        chosen_by = {f: {n: why for n, (k, why) in vs.items() if k == kind} for f, vs in found.items()}
-        if any(chosen_by.values()):
+        by_family: dict[str, list[str]] = {}
+        for family, name, found_kind, why in everything:
+            if found_kind == kind and (kind != EXACT or "," not in family):  # the same ones are tried again
+                shown = name.split("(")[0] if kind in (EXACT, UNABLE) else name
+                by_family.setdefault(family, []).append(f"`{shown}`" + (f" ({why})" if kind in NUMBERED else ""))
+        if by_family:
             lines += ["", f"{kind[0].upper()}{kind[1:]}:\n"]
-        for family in FAMILIES:
-            names = chosen_by.get(family.name)
-            if names:
-                shown = [f"`{n}`" + (f" ({why})" if kind in (REFUSED, WRONG, CRASHED) else "") for n, why in names.items()]
-                lines.append(f"- {family.name}: {', '.join(shown)}.")
+            lines += [f"- {family}: {', '.join(dict.fromkeys(names))}." for family, names in by_family.items()]
     return "\n".join(lines)
 
 
@@ -335,11 +339,20 @@ def main() -> None:
             asked = not options.patterns or any(
                 fnmatch.fnmatch(n, p) for p in options.patterns for n in (family.name, case.name)
             )
-            if not asked or (case.name in known and not (options.again and known[case.name][0] not in (EXACT, REFUSED))):
+            if not asked or (
+                case.name in known and not (options.again and known[case.name][0] not in (EXACT, REFUSED))
+            ):
                 continue
             started = time.perf_counter()
             known[case.name] = in_a_process(case)
-            print(family.name, case.name, *known[case.name], f"{time.perf_counter() - started:.1f} s", sep=" | ", flush=True)
+            print(
+                family.name,
+                case.name,
+                *known[case.name],
+                f"{time.perf_counter() - started:.1f} s",
+                sep=" | ",
+                flush=True,
+            )
             if options.results:
                 options.results.write_text(json.dumps(found, indent=1))
     section = table(found, installed(list(FAMILIES)))
