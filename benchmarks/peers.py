@@ -143,11 +143,15 @@ TIMM = """botnet26t_256 coat_lite_tiny coatnet_nano_rw_224 coatnet_pico_rw_224 c
     twins_pcpvt_small visformer_tiny vit_tiny_patch16_224 vit_tiny_patch16_dinov3_qkvb vovnet39a xception41
     xcit_nano_12_p16_224"""
 ENCODERS = ("resnet18", "efficientnet-b0", "mit_b0", "mobilenet_v2")
-DECODERS = "Unet UnetPlusPlus MAnet Linknet FPN PSPNet DeepLabV3 DeepLabV3Plus PAN UPerNet Segformer".split()
+DECODERS = "Unet UnetPlusPlus MAnet Linknet FPN PSPNet DeepLabV3 DeepLabV3Plus UPerNet Segformer".split()
 MORE_ENCODERS = """densenet121 vgg11_bn xception dpn68 resnext50_32x4d timm-regnetx_002 timm-res2net50_26w_4s
     timm-skresnet18 timm-mobilenetv3_small_minimal_100 mobileone_s0 timm-gernet_s timm-resnest14d tu-convnext_atto
     tu-edgenext_xx_small""".split()
-SMP = [f"{d}, {e}" for d in DECODERS for e in ENCODERS] + [f"Unet, {e}" for e in MORE_ENCODERS]
+NO_MIT = ("UnetPlusPlus", "Linknet")
+SMP = [f"{d}, {e}" for d in DECODERS for e in ENCODERS if (e != "mit_b0" or d not in NO_MIT)] + [
+    f"Unet, {e}" for e in MORE_ENCODERS
+]
+SMP_CASES = {"image:96x64": "; ".join(SMP), "image:128x128": "PAN, resnet18; PAN, mobilenet_v2"}
 MONAI = {
     "gray": """BasicUNet(2, 1, 2, (4, 4, 8, 8, 16, 4)); BasicUNet(2, 1, 2, (4, 4, 8, 8, 16, 4),
         upsample='nontrainable'); BasicUNetPlusPlus(2, 1, 2, (4, 4, 8, 8, 16, 4)); DenseNet121(2, 1, 3);
@@ -271,7 +275,7 @@ SEGMENTATION = "fcn_resnet50 deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_la
 SUBSET = "resnet18 densenet121 mobilenet_v3_small efficientnet_b0 regnet_y_400mf shufflenet_v2_x0_5"
 SUBSET_TIMM = """seresnet18 convnextv2_atto ghostnet_100 edgenext_xx_small mixnet_s mobilevit_xxs coat_lite_tiny
     repvgg_a0 resnet10t skresnet18 efficientvit_b0 test_nfnet test_mambaout fasternet_t0 repvit_m1"""
-SUBSET_SMP = "; ".join(f"{d}, mobilenet_v2" for d in DECODERS)
+SUBSET_SMP = "; ".join(f"{d}, mobilenet_v2" for d in DECODERS if d != "MAnet")
 VISION, SEGMENTATION_CALL = "{}(weights=None, num_classes=5)", "{}(weights=None, weights_backbone=None, num_classes=5)"
 TIMM_CALL = "create_model('{}', num_classes=5)"
 SMP_CALL = "create_model(*'{}'.replace(',', '').split(), encoder_weights=None, classes=3)"
@@ -283,7 +287,7 @@ FAMILIES = tuple(
             "torchvision, segmentation", "torchvision.models.segmentation", SEGMENTATION_CALL, {"image": SEGMENTATION}
         ),
         Family("timm", "timm", TIMM_CALL, {"image": TIMM, "image:160x160": "test_vit3"}),
-        Family("segmentation_models_pytorch", "segmentation_models_pytorch", SMP_CALL, {"image:96x64": "; ".join(SMP)}),
+        Family("segmentation_models_pytorch", "segmentation_models_pytorch", SMP_CALL, SMP_CASES),
         Family("MONAI networks", "monai.networks.nets", "{}", MONAI),
         Family("diffusers", "diffusers", "{}", DIFFUSERS),
         Family("kornia", "kornia", "{}", KORNIA),

@@ -261,8 +261,10 @@ def table(found: dict[str, dict[str, Any]], versions: str) -> str:
     """How many of each family are what, and which."""
     header = "| family | tried | exact | refused | most often for | wrong | one device fails |"
     lines = [f"With {versions}:\n", header, "|---|---|---|---|---|---|---|"]
-    everything = [(f.name, n, *found[f.name][n]) for f in FAMILIES for n in found.get(f.name, ())]
-    everything = [row for row in everything if row[2] != SLOW]
+    tried = [
+        (f.name, case.name, *found.get(f.name, {}).get(case.name, (SLOW, ""))) for f in FAMILIES for case in cases(f)
+    ]
+    everything = [row for row in tried if row[2] != SLOW]
     for family in [*dict.fromkeys(row[0] for row in everything), "all"]:
         chosen = [row for row in everything if family in (row[0], "all")]
         counts = Counter(kind for _, _, kind, _ in chosen)

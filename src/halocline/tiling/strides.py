@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
+_is_alias_of: Callable[[Tensor, Tensor], bool] = getattr(torch._C, "_is_alias_of")  # noqa: B009
 Ints = tuple[int, ...]
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -84,8 +85,8 @@ def in_format_of(out: Tensor, *like: Tensor) -> Tensor:
 
 
 def apart(out: Tensor, *like: Tensor) -> Tensor:
-    """The same values, copied if they lie in the memory of `like`: as on one device, what is written to one stays in it."""
-    return out.clone() if any(torch._C._is_alias_of(out, t) for t in like) else out
+    """The same values, copied if they lie in the memory of `like`: what is written to it stays in it."""
+    return out.clone() if any(_is_alias_of(out, t) for t in like) else out
 
 
 def in_order_of(out: Tensor, like: Tensor, function: Callable[..., Tensor], *args: Any) -> Tensor:

@@ -19,7 +19,7 @@ def _in_place(function: Any, changed: Callable[..., Tensor]) -> None:
     @rule(function)
     def in_place(input: TileTensor, *args: Any) -> TileTensor:
         if input.is_leaf and input.requires_grad:  # as torch itself says
-            raise RuntimeError("a leaf that requires grad is used in an in-place operation; write it without underscore")
+            raise RuntimeError("a leaf that requires grad cannot change in place; write it without the underscore")
         gone = {d for d in input.spec.dims if input.shape[d] == 1} if changed is squeeze else ()
         if gone and (not args or any(d in gone for d in _from_the_end(args, input.ndim))):
             raise untiled(function, (input, *args), why="a tile cannot become a whole tensor in place; use squeeze")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 from halocline.tiling.lanes import cut_in_batch, per_sample
 from halocline.tiling.plain import all_for_tiles
@@ -155,8 +156,9 @@ def group_norm(
     if not x.local.shape[0]:
         return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
     local = as_autocast(x.local)
-    if local.is_cuda:  # as torch makes it there; on a CPU it keeps the memory format
-        local = local.contiguous()
+    # As torch makes it: on a CPU it keeps the memory format, where the strides are truly those of one.
+    form = torch.contiguous_format if local.is_cuda else suggest_memory_format(local)
+    local = local.contiguous(memory_format=form)
     out, _, _ = _GroupNorm.apply(local, weight, bias, num_groups, eps, spec)
     return TileTensor.wrap(out, spec)
 
