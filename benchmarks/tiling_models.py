@@ -161,7 +161,7 @@ def on_one_device(case: Case) -> tuple[Any, list[Tensor], list[Tensor | None]]:
             if case.channels_last:
                 model = model.to(memory_format=torch.channels_last)
                 inputs = [t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for t in inputs]
-            return copy.deepcopy(model), inputs, step(model, inputs, case, None)
+            return model, inputs, step(copy.deepcopy(model), inputs, case, None)
         except Exception as error:
             first = first or error
     assert first is not None

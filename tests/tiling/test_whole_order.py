@@ -205,6 +205,23 @@ def test_after_one_sample_that_was_a_sequence() -> None:
             assert orders == expected
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sum_with_a_plain_image_of_one_sample(first: bool) -> None:
+    """Both are contiguous in a memory format, but for the stride of the batch, and the plain one is sliced."""
+    x = torch.empty_strided((1, 8, 12, 6), (8, 1, 48, 8), dtype=torch.float64).copy_(image((1, 8, 12, 6)))
+    plain = x.clone()
+    expected = (plain + x).stride()
+    assert plain.stride() == x.stride() != expected, "this is about such strides"
+
+    def on_tile(exchanger: tiling.Exchanger) -> tuple[int, ...]:
+        tile = tiling.tile(x, cuts=[[0, 7, 12], [0, 2, 6]], group=exchanger)
+        out = plain + tile if first else tile * plain
+        assert isinstance(out, TileTensor)
+        return whole_strides(out)
+
+    assert on_threads(4, on_tile) == [expected] * 4
+
+
 def test_random_numbers_after_a_group_norm_of_one_sample() -> None:
     """As in the autoencoders of diffusion models, with attention and a batch of one image."""
     x = image((1, 8, 12, 6))
@@ -212,8 +229,9 @@ def test_random_numbers_after_a_group_norm_of_one_sample() -> None:
     def drawn(x: Tensor) -> Tensor:
         torch.manual_seed(3)
         y = x.flatten(2).transpose(1, 2) @ torch.eye(8, dtype=torch.float64)
-        y = F.group_norm(y.transpose(1, 2).reshape(x.shape) + x, 2)
-        return torch.randn_like(y)
+        y = y.transpose(1, 2).reshape(x.shape) + x
+        y = y.flatten(2).transpose(1, 2).contiguous().transpose(1, 2).reshape(x.shape) + y
+        return torch.randn_like(F.conv2d(F.group_norm(y, 2), image((3, 8, 1, 1), 1)))
 
     expected = drawn(x)
     for rank in range(4):  # one after the other, as threads share a generator

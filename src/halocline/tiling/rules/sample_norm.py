@@ -43,7 +43,9 @@ def _folded(x: Tensor) -> list[Tensor]:
 
 def _unfolded(parts: Sequence[Tensor], like: Tensor) -> Tensor:
     # Not a view to autograd, which would not let an activation work on it in place; nothing else sees parts[0].
-    return torch.ops.aten._unsafe_view(parts[0], like.shape) if len(parts) == 1 else torch.cat(list(parts))
+    out = torch.ops.aten._unsafe_view(parts[0], like.shape) if len(parts) == 1 else torch.cat(list(parts))
+    strides = definite(out).stride()  # as torch makes it, of one sample, too
+    return out if out.stride() == strides else out.new_empty_strided(out.shape, strides).copy_(out)
 
 
 class _GroupNorm(torch.autograd.Function):
