@@ -133,7 +133,7 @@ TIMM = """botnet26t_256 coat_lite_tiny coatnet_nano_rw_224 coatnet_pico_rw_224 c
     fastvit_sa12 fastvit_t8 fbnetc_100 focalnet_tiny_srf gcresnet33ts gcresnext26ts gcvit_xxtiny gernet_s
     ghostnet_050 ghostnet_100 ghostnetv2_100 gmlp_ti16_224 halonet26t halonet_h1 hardcorenas_b hgnet_tiny hgnetv2_b0
     hrnet_w18_small hrnet_w18_small_v2 iformer_t inception_next_atto inception_v3 lambda_resnet26t lcnet_050
-    lcnetv2_small legacy_seresnet18 levit_conv_128s lowformer_b0 mixer_s32_224 mixnet_s mnasnet_small mobileclip_s0
+    lcnetv2_small legacy_seresnet18 levit_conv_128s lowformer_b0 mixer_s32_224 mixnet_s mnasnet_small 
     mobilenetv2_035 mobilenetv3_small_050 mobilenetv4_conv_small mobileone_s0 mobilevit_xxs mobilevitv2_050
     mvitv2_tiny nfnet_l0 pit_ti_224 poolformer_s12 pvt_v2_b0 regnetx_002 regnety_002 regnetz_b16 repghostnet_050
     repvgg_a0 repvit_m1 res2net50_14w_8s resnest14d resnet10t resnet18 resnet26t resnetblur50 resnetv2_18d

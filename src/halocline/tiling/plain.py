@@ -41,7 +41,7 @@ class _ForTiles(torch.autograd.Function):
     def forward(ctx: Any, exchanger: Exchanger, *plain: Tensor) -> tuple[Tensor, ...]:
         ctx.exchanger = exchanger
         ctx.leaves = plain if all(p.is_leaf for p in plain) else ()
-        return tuple(p.view_as(p) for p in plain)
+        return tuple(torch.ops.aten.alias(p) for p in plain)  # view_as changes strides of size 1
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]

@@ -260,7 +260,7 @@ class _Return(torch.autograd.Function):
         wait, strips = way.start_back(grad, exchanger)
         wait()
         result = way.accumulate(grad, source_size, strips)
-        return result.view_as(result) if result is grad else result
+        return torch.ops.aten.alias(result) if result is grad else result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]

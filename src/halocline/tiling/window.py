@@ -215,7 +215,7 @@ class _Pad(torch.autograd.Function):
             wait, strips = way.start(source, where.source.exchanger)
             wait()
         padded = assembly(where, where.padded).run(source, strips, way, fill)
-        return padded.view_as(padded) if padded is source else padded
+        return torch.ops.aten.alias(padded) if padded is source else padded
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
@@ -230,7 +230,7 @@ class _Unpad(torch.autograd.Function):
     def forward(ctx: Any, grad_padded: Tensor, where: Geometry) -> Tensor:
         ctx.where = where
         grad = _return_halo(where, grad_padded)
-        return grad.view_as(grad) if grad is grad_padded else grad
+        return torch.ops.aten.alias(grad) if grad is grad_padded else grad
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
