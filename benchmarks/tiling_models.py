@@ -1,92 +1,87 @@
-"""Which models of torchvision (and of timm, where it is installed) run on tiles, and how far from one device they are.
+"""Which models and losses of other libraries run on tiles, and how far from one device they are.
 
-    PYTHONPATH=src python benchmarks/tiling_models.py [name ...]
+    PYTHONPATH=src python benchmarks/tiling_models.py [--results FILE] [--write] [--again] [family or name ...]
 
-Every model is built with random weights and runs one training step in float64 on 2 x 2 uneven tiles, four ranks that
-are threads of this process, against the same step on one device: outputs, the gradients of the image and of every
-parameter, and running statistics. Exactness needs no GPU. Prints a table in Markdown.
+Each is built with random weights and does one training step in float64 on 2 x 2 uneven tiles, four ranks that are
+threads of a process of its own, against the same step on one device: outputs, the gradients of the image and of every
+parameter, and running statistics. Exactness needs no GPU. What is tried is in benchmarks/peers.py; what is not
+installed is left out. Prints a line for each, then the tables of docs/tiling.md, where `--write` puts them. `--results`
+keeps what was found in a file and tries only what is not in it yet (or, with `--again`, what was neither exact nor
+refused).
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
+import fnmatch
+import importlib
+import importlib.metadata
+import json
+import multiprocessing
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
+from peers import FAMILIES, Case, Family, cases
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from halocline import tiling
+from halocline.runtime.written_norms import written_norms
 
-# By name the constructor's module in torchvision.models, its arguments, and the image's size.
-TORCHVISION: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
-    "alexnet": ("", {}, (95, 87)),
-    "vgg11_bn": ("", {}, (65, 49)),
-    "resnet18": ("", {}, (65, 49)),
-    "resnet50": ("", {}, (65, 49)),
-    "resnext50_32x4d": ("", {}, (65, 49)),
-    "wide_resnet50_2": ("", {}, (65, 49)),
-    "densenet121": ("", {}, (65, 49)),
-    "squeezenet1_1": ("", {}, (65, 49)),
-    "googlenet": ("", {"aux_logits": False, "init_weights": False}, (65, 49)),
-    "inception_v3": ("", {"aux_logits": False, "init_weights": False}, (97, 95)),
-    "mobilenet_v2": ("", {}, (65, 49)),
-    "mobilenet_v3_small": ("", {}, (65, 49)),
-    "mobilenet_v3_large": ("", {}, (65, 49)),
-    "mnasnet0_5": ("", {}, (65, 49)),
-    "shufflenet_v2_x0_5": ("", {}, (65, 49)),
-    "efficientnet_b0": ("", {}, (65, 49)),
-    "efficientnet_v2_s": ("", {}, (65, 49)),
-    "regnet_y_400mf": ("", {}, (65, 49)),
-    "regnet_x_400mf": ("", {}, (65, 49)),
-    "convnext_tiny": ("", {}, (65, 49)),
-    "swin_t": ("", {}, (64, 64)),
-    "swin_v2_t": ("", {}, (64, 64)),
-    "vit_b_32": ("", {"image_size": 64}, (64, 64)),
-    "maxvit_t": ("", {"input_size": (224, 224)}, (224, 224)),
-    "fcn_resnet50": ("segmentation", {"weights_backbone": None}, (65, 49)),
-    "deeplabv3_resnet50": ("segmentation", {"weights_backbone": None}, (65, 49)),
-    "deeplabv3_mobilenet_v3_large": ("segmentation", {"weights_backbone": None}, (65, 49)),
-    "lraspp_mobilenet_v3_large": ("segmentation", {"weights_backbone": None}, (65, 49)),
-    "r3d_18": ("video", {}, (33, 25)),
-    "r2plus1d_18": ("video", {}, (33, 25)),
-}
-TIMM = (
-    "resnet18 resnetv2_50 seresnet18 res2net50_14w_8s dla34 hrnet_w18_small vovnet39a ghostnet_100 tf_efficientnet_b0 "
-    "nfnet_l0 convnextv2_atto xception41 inception_next_atto fasternet_t0 mobileone_s0 repvgg_a0 edgenext_xx_small"
-).split()
+DOCUMENT = Path(__file__).parent.parent / "docs" / "tiling.md"
+START, END = "<!-- peers: made by benchmarks/tiling_models.py --write -->", "<!-- end of peers -->"
+NAMED = torch.library.Library("torchvision", "FRAGMENT")
+PATIENCE = 90
+"""Seconds for one case; what takes longer is left out of the tables."""
+EXACT, WRONG, REFUSED, CRASHED, UNABLE, SLOW = "exact", "WRONG", "refused", "CRASHED", "one device fails", "too slow"
+ROUNDED = "exact, but for the rounding of float32 or of one device's own ill-conditioned results"
+NUMBERED = (REFUSED, WRONG, CRASHED, ROUNDED)
 
 
-def torchvision_model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
-    import torchvision
-
-    room, settings, size = TORCHVISION[name]
-    home = getattr(torchvision.models, room) if room else torchvision.models
-    shape = (2, 3, 4, *size) if room == "video" else (2, 3, *size)
-    return getattr(home, name)(weights=None, **settings), shape
+LOCK = threading.Lock()
+DRAWING = re.compile("rand|bernoulli|normal_|uniform|exponential|multinomial|dropout|gumbel|attention|rrelu")
 
 
-def timm_model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
-    import timm
+class OwnChance(TorchFunctionMode):
+    """Ranks that are threads share one generator of random numbers; within this, each goes on from its own state."""
 
-    size = (96, 128) if name in WANTS_EVEN_SIZES else (97, 95)
-    return timm.create_model(name, pretrained=False), (2, 3, *size)
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = torch.Generator().manual_seed(1).get_state()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if tiling.TileTensor in types:
+            with self:  # what the rule draws
+                return tiling.TileTensor.__torch_function__(func, types, args, kwargs)
+        if not DRAWING.search(getattr(func, "__name__", "")):
+            return func(*args, **(kwargs or {}))
+        with LOCK:
+            torch.set_rng_state(self.state)
+            out = func(*args, **(kwargs or {}))
+            self.state = torch.get_rng_state()
+            return out
 
 
-WANTS_EVEN_SIZES = ("dla34", "hrnet_w18_small")
-"""On one device, too, these fail where halving leaves a rest."""
-
-
-def quiet(model: nn.Module) -> nn.Module:
-    """Without dropout and stochastic depth: ranks that are threads share one generator of random numbers."""
-    for module in model.modules():
-        for rate in ("p", "drop_prob", "drop_rate", "dropout", "attention_dropout", "stochastic_depth_prob"):
-            if isinstance(getattr(module, rate, None), float):
-                setattr(module, rate, 0.0)
-    return model.double().train()
+def prepared(model: Any, dtype: torch.dtype) -> Any:
+    """In training, in one dtype, and without constant parameters: a scale of zero would hide what comes before it."""
+    if not isinstance(model, nn.Module):
+        return model
+    model = model.to(dtype).train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.numel() and parameter.min() == parameter.max():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model
 
 
 def outputs(value: Any) -> list[Tensor]:
@@ -102,8 +97,9 @@ def loss_of(results: list[Tensor]) -> Tensor:
     """Another weight for each value, so that no error cancels."""
     terms = []
     for r in results:
-        weights = torch.linspace(-1.0, 1.0, max(1, r.numel()), dtype=torch.float64)
-        terms.append((r * weights[: r.numel()].view(r.shape)).sum())
+        if r.dtype.is_floating_point and r.requires_grad:
+            weights = torch.linspace(-1.0, 0.9, r.numel(), dtype=torch.float64) / r.numel() ** 0.5
+            terms.append((r.double() * weights.view(r.shape)).sum())
     return torch.stack(terms).sum()
 
 
@@ -111,42 +107,105 @@ def difference(actual: Tensor | None, expected: Tensor | None) -> float:
     """The largest difference, relative to the largest value expected (or to 1)."""
     if actual is None or expected is None:
         return 0.0 if actual is expected else float("inf")
-    if actual.shape != expected.shape:
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return float("inf")
-    if not expected.numel():
+    finite = expected.isfinite()
+    if not torch.equal(finite, actual.isfinite()):
+        return float("inf")
+    if not finite.any():
         return 0.0
-    actual, expected = actual.double(), expected.double()
+    actual, expected = actual[finite].double(), expected[finite].double()
     return ((actual - expected).abs().max() / max(1.0, expected.abs().max().item())).item()
 
 
-def step(model: nn.Module, leaf: Tensor, exchanger: tiling.Exchanger | None) -> list[Tensor | None]:
+def cuts_of(image: Tensor) -> list[list[int]]:
+    """Uneven tiles for four ranks: of a sequence, of an image, or of the first and the last dim of a volume."""
+    shares = {3: [(0.3, 0.55, 0.8)], 4: [(0.6,), (0.4,)], 5: [(0.6,), (), (0.4,)]}[image.ndim]
+    sizes = image.shape[-len(shares) :]
+    return [[0, *(int(n * share) for share in inner), n] for n, inner in zip(sizes, shares)]
+
+
+def tiled(inputs: list[Tensor], case: Case, exchanger: tiling.Exchanger) -> list[Tensor]:
+    """The first input as a tile, and the others that are as large unless the case wants them plain."""
+    cuts = cuts_of(inputs[0])
+    size = [c[-1] for c in cuts]
+    return [
+        tiling.tile(t, group=exchanger, cuts=cuts)
+        if not i or (not case.plain_targets and list(t.shape[-len(size) :]) == size)
+        else t
+        for i, t in enumerate(inputs)
+    ]
+
+
+def norms(case: Case) -> AbstractContextManager[Any]:
+    return written_norms() if case.batch == 1 else nullcontext()
+
+
+def step(model: Any, inputs: list[Tensor], case: Case, exchanger: tiling.Exchanger | None) -> list[Tensor | None]:
     """All that a training step makes: outputs, gradients and buffers."""
-    if exchanger is None:
-        results = outputs(model(leaf))
+    leaf = inputs[0].clone().requires_grad_()
+    given = [leaf, *inputs[1:]]
+    with norms(case), OwnChance():
+        results = outputs(model(*(given if exchanger is None else tiled(given, case, exchanger))))
         loss_of(results).backward()
-    else:
-        height, width = leaf.shape[-2:]
-        cuts = [[0, int(height * 0.6), height], [0, int(width * 0.4), width]]
-        results = outputs(model(tiling.tile(leaf, group=exchanger, cuts=cuts)))
-        tiling.backward(loss_of(results), model, exchanger)
     made: list[Tensor | None] = [*[r.detach() for r in results], leaf.grad]
-    return [*made, *[p.grad for p in model.parameters()], *model.buffers()]
+    return made + ([*[p.grad for p in model.parameters()], *model.buffers()] if isinstance(model, nn.Module) else [])
 
 
-def compare(build: Callable[[], tuple[nn.Module, tuple[int, ...]]]) -> float:
-    torch.manual_seed(0)
-    model, shape = build()
-    quiet(model)
-    image = torch.randn(shape, dtype=torch.float64)
-    copies = [copy.deepcopy(model) for _ in range(4)]
-    expected = step(model, image.clone().requires_grad_(), None)
-    exchangers = tiling.ThreadExchanger.connect(4, deadline=120.0)
+def on_one_device(case: Case) -> tuple[Any, list[Tensor], list[Tensor | None]]:
+    """A model, inputs of the first size and dtype that it takes, and what a step makes of them."""
+    first: Exception | None = None
+    for inputs in [*case.inputs(torch.float64), *case.inputs(torch.float32)]:
+        torch.manual_seed(0)
+        try:
+            model = prepared(case.build(inputs), inputs[0].dtype)
+            if case.channels_last:
+                model = model.to(memory_format=torch.channels_last)
+                inputs = [t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for t in inputs]
+            return model, inputs, step(copy.deepcopy(model), inputs, case, None)
+        except Exception as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+class Narrow(TorchDispatchMode):
+    """Sees whether anything is computed in less than float64."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.seen = self.seen or (
+            isinstance(out, Tensor) and out.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        )
+        return out
+
+
+def tolerance(model: Any, inputs: list[Tensor], expected: list[Tensor | None], case: Case) -> float:
+    """1e-10; more where one device computes in float32, or where its own results change by more when the image does in
+    its last bits, as those of a norm over two pixels do."""
+    with Narrow() as narrow:
+        step(copy.deepcopy(model), inputs, case, None)
+    image = inputs[0] * (1 + torch.finfo(inputs[0].dtype).eps * torch.randn_like(inputs[0]).sign())
+    again = step(copy.deepcopy(model), [image, *inputs[1:]], case, None)
+    moved = max(difference(a, e) for a, e in zip(again, expected))
+    return max(1e-5 if narrow.seen else 1e-10, 10 * moved if moved < 1e-3 else 0.0)
+
+
+def verdict(case: Case) -> tuple[str, str]:
+    try:
+        model, inputs, expected = on_one_device(case)
+    except Exception as error:
+        return UNABLE, said(error)
+    exchangers = tiling.ThreadExchanger.connect(4, deadline=60.0)
     worst, errors = [0.0] * 4, []
+    models = [copy.deepcopy(model) for _ in range(4)]
 
     def run(rank: int) -> None:
         try:
-            actual = step(copies[rank], image.clone().requires_grad_(), exchangers[rank])
-            assert len(actual) == len(expected)
+            actual = step(models[rank], inputs, case, exchangers[rank])
+            assert len(actual) == len(expected), f"{len(actual)} results, one device {len(expected)}"
             worst[rank] = max(difference(a, e) for a, e in zip(actual, expected))
         except BaseException as error:
             errors.append(error)
@@ -157,41 +216,154 @@ def compare(build: Callable[[], tuple[nn.Module, tuple[int, ...]]]) -> float:
         thread.start()
     for thread in threads:
         thread.join()
-    if errors:
-        raise errors[0]
-    return max(worst)
+    for error in sorted(errors, key=lambda e: "which has failed" in str(e)):
+        if isinstance(error, tiling.UntiledOperation):
+            return REFUSED, str(error).split("(")[0]
+        return CRASHED, said(error)
+    exact = max(worst) <= 1e-10 or max(worst) <= tolerance(model, inputs, expected, case)
+    return (EXACT if exact else WRONG), f"{max(worst):.1e}"
 
 
-def report(source: str, name: str, build: Callable[[], tuple[nn.Module, tuple[int, ...]]]) -> None:
-    started = time.perf_counter()
+def said(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def answer(case: Case, pipe: Any) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
     try:
-        worst = compare(build)
-        verdict, note = ("exact" if worst <= 1e-10 else "DIFFERENT"), f"{worst:.1e}"
-    except tiling.UntiledOperation as refusal:
-        verdict, note = "refused", str(refusal).split(". Gather")[0]
-    except Exception as error:
-        verdict, note = "FAILED", f"{type(error).__name__}: {error}"[:300].replace("\n", " ")
-    seconds = time.perf_counter() - started
-    print(f"| {source} {name} | {verdict} | {note} | {seconds:.1f} |", flush=True)
+        pipe.send(verdict(case))
+    except BaseException as error:
+        pipe.send((CRASHED, said(error)))
+
+
+def in_a_process(case: Case) -> tuple[str, str]:
+    """A copy of this process, which has imported the library but computed nothing, tries one case."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=answer, args=(case, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    found = (SLOW, f"more than {PATIENCE} s")
+    if ours.poll(PATIENCE):
+        try:
+            found = ours.recv()
+        except EOFError:
+            found = (CRASHED, "the process died")
+    process.kill()
+    process.join()
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
+
+
+def table(found: dict[str, dict[str, Any]], versions: str) -> str:
+    """How many of each family are what, and which."""
+    header = "| family | tried | exact | refused | most often for | wrong | one device fails |"
+    lines = [f"With {versions}:\n", header, "|---|---|---|---|---|---|---|"]
+    tried = [
+        (f.name, case.name, *found.get(f.name, {}).get(case.name, (SLOW, ""))) for f in FAMILIES for case in cases(f)
+    ]
+    everything = [row for row in tried if row[2] != SLOW]
+    for family in [*dict.fromkeys(row[0] for row in everything), "all"]:
+        chosen = [row for row in everything if family in (row[0], "all")]
+        counts = Counter(kind for _, _, kind, _ in chosen)
+        operators = Counter(why for _, _, kind, why in chosen if kind == REFUSED).most_common(1)
+        most = f"`{operators[0][0]}`" if operators else ""
+        row = (family, len(chosen), counts[EXACT], counts[REFUSED], most, counts[WRONG] + counts[CRASHED])
+        lines.append(f"| {' | '.join(map(str, (*row, counts[UNABLE])))} |")
+    everything = [(f, n, ROUNDED if k == EXACT and float(why) > 1e-10 else k, why) for f, n, k, why in everything]
+    for kind in (REFUSED, WRONG, CRASHED, UNABLE, ROUNDED, EXACT):
+        by_family: dict[str, list[str]] = {}
+        for family, name, found_kind, why in everything:
+            if found_kind == kind and (kind != EXACT or "," not in family):  # the same ones are tried again
+                shown = name.split("(")[0] if kind in (EXACT, UNABLE) else name
+                by_family.setdefault(family, []).append(f"`{shown}`" + (f" ({why})" if kind in NUMBERED else ""))
+        if by_family:
+            lines += ["", f"{kind[0].upper()}{kind[1:]}:\n"]
+            lines += [f"- {family}: {', '.join(dict.fromkeys(names))}." for family, names in by_family.items()]
+    return "\n".join(lines)
+
+
+def installed(families: list[Family]) -> str:
+    """The versions of torch and of the libraries tried."""
+    names = dict.fromkeys(["torch", *(f.library.split(".")[0] for f in families)])
+    shown = []
+    for name in names:
+        try:
+            shown.append(f"{name} {importlib.metadata.version(name).split('+')[0]}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ", ".join(shown)
+
+
+def write(section: str) -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    before, found, rest = text.partition(START)
+    _, closed, after = rest.partition(END)
+    assert found and closed, f"{DOCUMENT} has no place for the tables"
+    DOCUMENT.write_text(f"{before}{START}\n\n{section}\n\n{END}{after}", encoding="utf-8")
+
+
+def import_of(library: str) -> bool:
+    """Whether a library is there. A torchvision built for another torch imports once its operators have names."""
+    try:
+        importlib.import_module(library)
+    except ImportError:
+        return False
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+        NAMED.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        NAMED.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        for name in [n for n in sys.modules if n.split(".")[0] in (library.split(".")[0], "torchvision")]:
+            del sys.modules[name]
+        importlib.import_module(library)
+    return True
 
 
 def main() -> None:
-    asked = sys.argv[1:]
-    torch.set_num_threads(max(1, torch.get_num_threads() // 4))
-    print(f"torch {torch.__version__}\n")
-    print("| model | on 2 x 2 tiles | largest difference, or why not | s |\n|---|---|---|---|")
-    for name in asked or TORCHVISION:
-        if name in TORCHVISION:
-            report("torchvision", name, lambda name=name: torchvision_model(name))
-    try:
-        import timm  # noqa: F401
-    except ImportError:
-        print("\ntimm is not installed")
-        return
-    for name in asked or TIMM:
-        if name in TIMM:
-            report("timm", name, lambda name=name: timm_model(name))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("patterns", nargs="*")
+    options = parser.parse_args()
+    found: dict[str, dict[str, Any]] = {}
+    if options.results and options.results.exists():
+        found = json.loads(options.results.read_text())
+    warnings.simplefilter("ignore")
+    for family in FAMILIES:
+        known = found.setdefault(family.name, {})
+        if not import_of(family.library):
+            print(f"{family.library} is not installed")
+            continue
+        for case in cases(family):
+            asked = not options.patterns or any(
+                fnmatch.fnmatch(n, p) for p in options.patterns for n in (family.name, case.name)
+            )
+            if not asked or (
+                case.name in known and not (options.again and known[case.name][0] not in (EXACT, REFUSED))
+            ):
+                continue
+            started = time.perf_counter()
+            known[case.name] = in_a_process(case)
+            print(
+                family.name,
+                case.name,
+                *known[case.name],
+                f"{time.perf_counter() - started:.1f} s",
+                sep=" | ",
+                flush=True,
+            )
+            if options.results:
+                options.results.write_text(json.dumps(found, indent=1))
+    section = table(found, installed(list(FAMILIES)))
+    print(section)
+    if options.write:
+        write(section)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

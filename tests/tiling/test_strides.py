@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.runtime.written_norms import written_norms
-from halocline.tiling.exchanger import Alone
+from halocline.tiling.exchanger import Alone, NoCommunication
+from halocline.tiling.plain import for_tiles
 
 FAMILIES: list[Callable[[int], nn.Module]] = [
     nn.BatchNorm2d,
@@ -152,3 +153,12 @@ def test_models_whose_strides_torch_misread(steps: Any, cuts: list[list[int]], b
     model = Mixed(*steps)
     with written_norms():  # one device is wrong in some of these
         assert_exact(model, (batch, 4, 4, 8), cuts=cuts)
+
+
+@pytest.mark.parametrize("last", [nn.Conv2d(8, 1, 4, padding=1), nn.ConvTranspose2d(8, 1, 2, 2), nn.Conv2d(8, 1, 1)])
+def test_a_kernel_of_one_channel_keeps_its_strides(last: nn.Module) -> None:
+    """In channels_last, the stride of a dim of size 1 tells torch's convolution how its gradient lies."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), last).double().to(memory_format=torch.channels_last)
+    assert_exact(model, (2, 3, 12, 10), cuts=[[0, 7, 12], [0, 4, 10]])
+    kernel = torch.zeros(1, 8, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+    assert for_tiles(kernel, NoCommunication(0, 2)).stride() == kernel.stride()

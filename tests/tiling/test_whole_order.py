@@ -179,3 +179,77 @@ def test_noise_is_that_of_one_device(norm: str, shape: tuple[int, ...], last: bo
         return
     for cut in (shape[-1] // 2, 4, shape[-1] - 4):  # 4 pixels become one
         on_processes(2, noisy_on_a_process, norm, shape, last, cut)
+
+
+def test_after_one_sample_that_was_a_sequence() -> None:
+    """Its batch has a stride of no memory format, so that torch's group norm makes it contiguous."""
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "group norm": lambda y: F.group_norm(y, 2),
+        "batch norm": lambda y: F.batch_norm(y, None, None, training=True),
+        "instance norm": lambda y: F.instance_norm(y),
+        "convolution": lambda y: F.conv2d(y, image((3, 8, 3, 3), 1), padding=1),
+        "transposed": lambda y: F.conv_transpose2d(y, image((8, 3, 2, 2), 1), stride=2),
+        "max pool": lambda y: F.max_pool2d(y, 2),
+        "mean pool": lambda y: F.avg_pool2d(y, 2),
+        "nearest": lambda y: F.interpolate(y, scale_factor=2),
+        "bilinear": lambda y: F.interpolate(y, scale_factor=2, mode="bilinear"),
+        "reflect": lambda y: F.pad(y, (1, 1, 1, 1), mode="reflect"),
+        "zeros": lambda y: F.pad(y, (1, 1)),
+        "activation": F.relu,
+        "join": lambda y: torch.cat([y, y], 1),
+        "shuffle": lambda y: F.pixel_shuffle(y, 2),
+    }
+    x = image((1, 8, 12, 6))
+
+    def residual(x: Tensor) -> Tensor:
+        y = F.linear(x.flatten(2).transpose(1, 2), torch.eye(8, dtype=torch.float64))
+        return y.transpose(1, 2).reshape(x.shape) + x
+
+    def on_tile(exchanger: tiling.Exchanger, cuts: list[list[int]]) -> dict[str, tuple[int, ...]]:
+        y = residual(tiling.tile(x, cuts=cuts, group=exchanger))
+        made = {name: function(y) for name, function in functions.items()}
+        return {name: whole_strides(m) for name, m in made.items() if isinstance(m, TileTensor)}
+
+    y = residual(x)
+    assert y.stride() == (8, 1, 48, 8), "this is about such strides"
+    expected = {name: seen(m.shape, m.stride()) for name, f in functions.items() for m in (f(y),)}
+    for cuts in ([[0, 7, 12], [0, 2, 6]], [[0, 1, 12], [0, 1, 6]]):
+        for found in on_threads(4, lambda exchanger, cuts=cuts: on_tile(exchanger, cuts)):  # type: ignore[misc]
+            orders = {name: seen(functions[name](y).shape, strides) for name, strides in found.items()}
+            assert orders == expected
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sum_with_a_plain_image_of_one_sample(first: bool) -> None:
+    """Both are contiguous in a memory format, but for the stride of the batch, and the plain one is sliced."""
+    x = torch.empty_strided((1, 8, 12, 6), (8, 1, 48, 8), dtype=torch.float64).copy_(image((1, 8, 12, 6)))
+    plain = x.clone()
+    expected = (plain + x).stride()
+    assert plain.stride() == x.stride() != expected, "this is about such strides"
+
+    def on_tile(exchanger: tiling.Exchanger) -> tuple[int, ...]:
+        tile = tiling.tile(x, cuts=[[0, 7, 12], [0, 2, 6]], group=exchanger)
+        out = plain + tile if first else tile * plain
+        assert isinstance(out, TileTensor)
+        return whole_strides(out)
+
+    assert on_threads(4, on_tile) == [expected] * 4
+
+
+def test_random_numbers_after_a_group_norm_of_one_sample() -> None:
+    """As in the autoencoders of diffusion models, with attention and a batch of one image."""
+    x = image((1, 8, 12, 6))
+
+    def drawn(x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        y = x.flatten(2).transpose(1, 2) @ torch.eye(8, dtype=torch.float64)
+        y = y.transpose(1, 2).reshape(x.shape) + x
+        y = y.flatten(2).transpose(1, 2).contiguous().transpose(1, 2).reshape(x.shape) + y
+        return torch.randn_like(F.conv2d(F.group_norm(y, 2), image((3, 8, 1, 1), 1)))
+
+    expected = drawn(x)
+    for rank in range(4):  # one after the other, as threads share a generator
+        y = drawn(tiling.tile(x, (2, 2), tiling.NoCommunication(rank, 4)))
+        assert isinstance(y, TileTensor)
+        (a, b), (c, d) = y.spec.box
+        assert torch.equal(y.local, expected[..., a:b, c:d])

@@ -18,12 +18,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import _SingleLevelFunction
 
 from halocline.tiling.boxes import slices
 from halocline.tiling.exchanger import Exchanger
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import alias
+from halocline.tiling.view import GatheredView
 
 
 class _AllSum(torch.autograd.Function):
@@ -55,6 +57,10 @@ class _ForTiles(torch.autograd.Function):
             return None, *(None,) * len(grads)
         sums = iter(sum_together([g for g, asked in zip(grads, wanted) if asked], exchanger))
         return None, *(next(sums) if asked else None for asked in wanted)
+
+
+_apply_for_tiles = super(_SingleLevelFunction, _ForTiles).apply  # type: ignore[misc]
+"""Called for every parameter of every operator: past what Function.apply asks of functions that are not ours."""
 
 
 def _asked(ctx: Any) -> bool:
@@ -146,10 +152,12 @@ def all_for_tiles(plain: Sequence[Any], exchanger: Exchanger) -> tuple[Any, ...]
     exchanger = exchanger.everyone
     if exchanger.size == 1 or not torch.is_grad_enabled():
         return tuple(plain)
-    moving = [p for p in plain if isinstance(p, Tensor) and p.requires_grad]
+    moving = [
+        p._plain if isinstance(p, GatheredView) else p for p in plain if isinstance(p, Tensor) and p.requires_grad
+    ]
     if not moving:
         return tuple(plain)
-    seen = iter(_ForTiles.apply(exchanger, *moving))
+    seen = iter(_apply_for_tiles(exchanger, *moving))
     return tuple(next(seen) if isinstance(p, Tensor) and p.requires_grad else p for p in plain)
 
 

@@ -81,9 +81,9 @@ def empty_as(like: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def in_format_of(out: Tensor, *like: Tensor) -> Tensor:
-    """The same values in the memory format that torch's operators give to what they make from `like`."""
+    """The same values in the memory format that torch's operators give to what they make from `like`; a copy of it."""
     formats = {suggest_memory_format(t) for t in like}
-    return out.contiguous(memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format)
+    return apart(out.contiguous(memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format), *like)
 
 
 def in_order_of(out: Tensor, like: Tensor, function: Callable[..., Tensor], *args: Any) -> Tensor:
@@ -103,8 +103,8 @@ def _asked(function: Callable[..., Tensor], args: tuple[Any, ...], order: Ints, 
 
 
 def alias(tensor: Tensor) -> Tensor:
-    """A view of the whole tensor with its very strides: `view_as` gives dims of size 1 others, of no memory format."""
-    return torch.ops.aten.alias(tensor)
+    """The same memory with its very strides: `view_as` gives dims of size 1 others, of no memory format."""
+    return tensor.detach()
 
 
 def apart(out: Tensor, *given: Tensor) -> Tensor:

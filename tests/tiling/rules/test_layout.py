@@ -62,6 +62,7 @@ MADE: dict[str, Callable[[Tensor], Tensor]] = {
     "a slice with a new dim": lambda x: x[:, :, 3:].unsqueeze(1).contiguous(),
     "a slice of one channel": lambda x: x[:1, :1].contiguous()[:, :, 3:].contiguous(),
     "a slice to its own format": lambda x: x[:, :, 3:].to(memory_format=torch.contiguous_format),
+    "a slice with a new dim in place": lambda x: x[:, :, 3:].unsqueeze_(1).contiguous(),
     "a slice, reshaped": lambda x: x[:, :, 3:].reshape(8, 3, 4),
     "a slice, as lines": lambda x: x[:, :, 3:].reshape(2, 4, 12),
     "a slice, as samples": lambda x: x[:, :, 3:].reshape(2, -1),

@@ -147,7 +147,7 @@ def test_any_chain_of_shapes(seed: int) -> None:
 
 def test_what_is_refused() -> None:
     x = tiling.tile(torch.zeros(SHAPE), (2, 2), NoCommunication(0, 4))
-    for call in (lambda: x.view(torch.int32), lambda: x.T, lambda: x.unsqueeze_(0), lambda: torch.atleast_3d(x[0, 0])):
+    for call in (lambda: x.view(torch.int32), lambda: x.T, lambda: x.resize_(4), lambda: torch.atleast_3d(x[0, 0])):
         with pytest.raises(UntiledOperation):
             call()
     with pytest.raises(ValueError, match=r"504 values cannot take the shape \(5, -1\)"):

@@ -16,6 +16,7 @@ from torch import Tensor
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.route import index
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import CHANNELS_LAST, definite
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 _UNARY = """
@@ -77,9 +78,25 @@ def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTens
         if in_place:
             assert isinstance(first, TileTensor)
             return first
-        return TileTensor.wrap(out, spec)
+        return TileTensor.wrap(_as_of_wholes(out, (*args, *kwargs.values())), spec)
 
     return on_pixels
+
+
+def _as_of_wholes(out: Tensor, given: Iterable[Any]) -> Tensor:
+    """The result with the strides that torch gives to one of tensors that all lie in one memory format.
+
+    A plain one of the image's size was sliced, after which it lies in none; then torch goes by the strides alone, and
+    these may say something else of a dim of size 1.
+    """
+    tensors = [t for t in given if isinstance(t, Tensor)]
+    if all(isinstance(t, TileTensor) for t in tensors) or definite(out) is out:
+        return out
+    if any(t.shape != tensors[0].shape for t in tensors):
+        return out
+    form = torch.contiguous_format if out.is_contiguous() else CHANNELS_LAST[out.ndim]
+    wholes = [t.local if isinstance(t, TileTensor) else t for t in tensors]
+    return definite(out) if all(t.is_contiguous(memory_format=form) for t in wholes) else out
 
 
 def align(values: Iterable[Any], function: Any, in_place: bool = False) -> tuple[list[Any], TileSpec]:

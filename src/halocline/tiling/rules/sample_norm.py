@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 from halocline.tiling.lanes import cut_in_batch, per_sample
 from halocline.tiling.plain import all_for_tiles
@@ -46,7 +47,9 @@ def _unfolded(parts: Sequence[Tensor], like: Tensor) -> Tensor:
     if parts[0].shape == like.shape:  # a view would give dims of size 1 strides of no memory format
         return parts[0]
     # Not a view to autograd, which would not let an activation work on it in place; nothing else sees parts[0].
-    return torch.ops.aten._unsafe_view(parts[0], like.shape)
+    out = torch.ops.aten._unsafe_view(parts[0], like.shape)
+    strides = definite(out).stride()  # as torch makes it, of one sample, too
+    return out if out.stride() == strides else out.new_empty_strided(out.shape, strides).copy_(out)
 
 
 class _GroupNorm(torch.autograd.Function):
@@ -159,8 +162,9 @@ def group_norm(
     if not x.local.shape[0]:
         return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
     local = as_autocast(x.local)
-    if local.is_cuda:  # as torch makes it there; on a CPU it keeps the memory format
-        local = local.contiguous()
+    # As torch makes it: on a CPU it keeps the memory format, where the strides are truly those of one.
+    form = torch.contiguous_format if local.is_cuda else suggest_memory_format(local)
+    local = local.contiguous(memory_format=form)
     out, _, _ = _GroupNorm.apply(local, weight, bias, num_groups, eps, spec)
     return TileTensor.wrap(out, spec)
 
