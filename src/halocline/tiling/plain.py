@@ -157,7 +157,7 @@ def all_for_tiles(plain: Sequence[Any], exchanger: Exchanger) -> tuple[Any, ...]
     ]
     if not moving:
         return tuple(plain)
-    seen = iter(_apply_for_tiles(exchanger, *moving))
+    seen = iter(_apply_for_tiles(exchanger, *(p._plain if isinstance(p, GatheredView) else p for p in moving)))
     return tuple(next(seen) if isinstance(p, Tensor) and p.requires_grad else p for p in plain)
 
 
