@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from ranks import on_processes
 from torch import Tensor, nn
 
+from halocline import tiling
 from halocline.plan import Plan, Stage
 from halocline.runtime import Engine
 from halocline.runtime.world import World
@@ -59,3 +60,20 @@ def test_complex_gradients_are_summed() -> None:
 def test_sparse_gradients_are_refused() -> None:
     with pytest.raises(AssertionError, match=r"shape \(4, 3\) has a torch.sparse_coo gradient.*sparse=False"):
         on_processes(2, step, Looked)
+
+
+def tiles_after_a_step() -> Tensor | None:
+    """A loop of one's own beside an engine, on the same ranks."""
+    torch.manual_seed(0)
+    plan = Plan((Stage((0, 2), (1, 2)),))
+    layers = [nn.Conv2d(1, 2, 3, padding=1), nn.Flatten()]
+    engine = Engine(plan, layers, loss=F.mse_loss, dtype=torch.float64, world=World.join(deadline=300))
+    engine.step(torch.randn(2, 1, 4, 6, dtype=torch.float64), torch.zeros(2, 48, dtype=torch.float64))
+    conv = nn.Conv2d(1, 1, 3, padding=1).double()
+    conv(tiling.tile(torch.ones(1, 1, 4, 6, dtype=torch.float64), (1, 2))).mean().backward()
+    return conv.bias.grad if conv.bias is not None else None
+
+
+def test_sums_are_put_off_during_a_step_only() -> None:
+    for gradient in on_processes(2, tiles_after_a_step):
+        assert gradient is not None and gradient.item() == pytest.approx(1.0, abs=1e-12)

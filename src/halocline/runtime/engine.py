@@ -321,12 +321,16 @@ class Engine:
                     f"replicas = {self.plan.replicas} copies accumulates its own before they are summed: use one copy, "
                     f"or do it in the optimizer"
                 )
-        for runner in self.runners.values():
-            if runner.exchanger is not None:
-                runner.exchanger.put_off = {}  # the schedule sums gradients once, over all that share a stage
         for statistics in self.statistics.values():
             statistics.begin()
-        self.executor.run(work, finish)
+        teams = [runner.exchanger for runner in self.runners.values() if runner.exchanger is not None]
+        for team in teams:
+            team.put_off = {}  # the schedule sums gradients once, over all that share a stage
+        try:
+            self.executor.run(work, finish)
+        finally:
+            for team in teams:
+                team.put_off = None
 
     def _finish(self, work: StepWork) -> None:
         if not self._early:
