@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from halocline.tiling.rules.gathered import view_of
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, is_alias_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.whole_order import likeness
+from halocline.tiling.whole_order import likeness, whole_strides
 
 Ints = tuple[int, ...]
 
@@ -135,22 +135,27 @@ def reshaped(input: TileTensor, target: Ints, view: bool = False) -> Tensor:
     shape, spec = tuple(input.shape), input.spec
     target = whole_sizes(shape, target)
     found = places(shape, spec.positions(len(shape)), target) if prod(shape) else None
-    whole = None if view else likeness(input)  # of a slice, which may have to be copied on one device
-    shared = whole is None or is_alias_of(whole.reshape(target), whole)
+    whole = None if view else likeness(input)
+    shared = view or is_view(shape, whole_strides(input) if whole is None else whole.stride(), target)
+    held = input.local
     if found is None:
-        if view:
+        # Whether one device makes a view is known of a slice of pixels, and of a tile that is all of its memory.
+        known = whole is not None or isinstance(held, FakeTensor) or held.untyped_storage().nbytes() == held.nbytes
+        if view or (known and shared):
             return view_of(input, Tensor.view, target)
-        if whole is not None:
-            return view_of(input, Tensor.reshape, target) if shared else input.full().reshape(target)
-        held = input.local  # on one device a view if its strides allow it: known of a tile that is all of its memory
-        sure = isinstance(held, FakeTensor) or held.untyped_storage().nbytes() == held.nbytes
-        return view_of(input, Tensor.reshape, target, sure=sure)
+        return input.full().reshape(target) if known else view_of(input, Tensor.reshape, target, sure=False)
     out = at(spec, found, len(target))
     local = out.local_shape(target)
-    if view:
-        return TileTensor.wrap(input.local.view(local), out)
-    part = input.local.reshape(local)
-    return TileTensor.wrap(part if shared else apart(part, input.local), out)
+    part = held.view(local) if view else held.reshape(local)
+    return TileTensor.wrap(part if shared else apart(part, held), out)
+
+
+@lru_cache(maxsize=4096)
+def is_view(shape: Ints, strides: Ints, target: Ints) -> bool:
+    """Whether a tensor of this shape and strides takes another shape without being copied."""
+    with unset_fake_temporarily():
+        tensor = torch.empty_strided(shape, strides, device="meta")
+        return is_alias_of(tensor.reshape(target), tensor)
 
 
 @rule(torch.reshape, Tensor.reshape)
