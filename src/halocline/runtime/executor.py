@@ -34,7 +34,7 @@ from halocline.runtime.shortage import OutOfMemory, is_shortage
 from halocline.runtime.stage import Held, StageRunner
 from halocline.runtime.statistics import RunningStatistics, frozen, tracked
 from halocline.runtime.step_work import StepWork
-from halocline.runtime.unchanged import Watch
+from halocline.runtime.unchanged import FirstLooks
 from halocline.runtime.world import World
 from halocline.schedule.instruction import (
     BACKWARD,
@@ -109,7 +109,7 @@ class Executor:
         """How many losses this rank makes in a step."""
         copies = layout.plan.pipes * layout.plan.replicas
         more = copies * layout.plan.microbatches > 1
-        self._looks = Watch(
+        self._looks = FirstLooks(
             {s for _, s in runners if copies > 1 or layout.plan.stages[s].recompute or s in shared},
             {s for _, s in runners if more},
         )

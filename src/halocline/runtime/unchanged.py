@@ -35,7 +35,7 @@ LATER = (
 LOOKS = 2
 
 
-class Watch:
+class FirstLooks:
     """Looks at the first forwards and backwards of stages, and at no others. Stages in `again` run a microbatch twice,
     have copies, or modules that other stages have, too; backwards of those in `later` follow other forwards."""
 
