@@ -14,7 +14,8 @@ from ranks import assert_close, image, on_processes, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.tiling import TileTensor, UntiledOperation
+from halocline.tiling import TileSpec, TileTensor, UntiledOperation
+from halocline.tiling.plain import cut as part_of_rank
 from halocline.tiling.strides import CHANNELS_LAST, memory_order, strides_in
 from halocline.tiling.whole_order import whole_strides
 
@@ -253,3 +254,21 @@ def test_random_numbers_after_a_group_norm_of_one_sample() -> None:
         assert isinstance(y, TileTensor)
         (a, b), (c, d) = y.spec.box
         assert torch.equal(y.local, expected[..., a:b, c:d])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_is_gathered_lies_alike_on_every_rank(order: str) -> None:
+    """Also on one that holds nothing, or one pixel, of it."""
+    x = lying((1, 4, 3, 6), ORDERS[order](4))
+    scale = image((1, 4, 3, 6))
+    for cuts in ([[0, 0, 3], [0, 6]], [[0, 1, 3], [0, 5, 6]]):
+
+        def on_tile(exchanger: tiling.Exchanger, cuts: list[list[int]] = cuts) -> list[tuple[int, ...]]:
+            spec = TileSpec(tuple(map(tuple, cuts)), exchanger, (-2, -1))
+            y = TileTensor.wrap(part_of_rank(x, spec), spec) * scale
+            return [y.full().stride(), y[:, :, torch.tensor([2, 0, 1])].stride()]
+
+        expected = x * scale
+        wanted = [expected.stride(), expected[:, :, torch.tensor([2, 0, 1])].stride()]
+        for found in on_threads(prod(len(c) - 1 for c in cuts), on_tile):
+            assert [seen(x.shape, s) for s in found] == [seen(x.shape, s) for s in wanted]

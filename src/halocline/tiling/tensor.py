@@ -17,11 +17,11 @@ from torch.utils._mode_utils import no_dispatch
 
 from halocline.tiling.boxes import Box, contains, slices
 from halocline.tiling.calling import call, writes_to_out
-from halocline.tiling.plain import gather
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import is_alias_of
 from halocline.tiling.view import GatheredView, on_plain
+from halocline.tiling.whole_order import gathered
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 _RULES: dict[Any, Callable[..., Any]] = {}
@@ -111,7 +111,7 @@ class TileTensor(Tensor):
 
     def full(self) -> Tensor:
         """The whole tensor on every rank, as a plain tensor; differentiable."""
-        return gather(self.local, self.spec)
+        return gathered(self)
 
     def everywhere(self) -> Tensor:
         """The whole tensor on every rank, to be used together with what ranks hold of tiles: each rank's copy has a

@@ -8,15 +8,19 @@ gives a dim of size 1 the stride that its memory format wants there, and the rul
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from halocline.tiling.boxes import shape
+from halocline.tiling.plain import gather
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import Ints, memory_order, strides_in
-from halocline.tiling.tensor import TileTensor
+
+if TYPE_CHECKING:
+    from halocline.tiling.tensor import TileTensor
 
 
 @lru_cache(maxsize=4096)
@@ -25,15 +29,36 @@ def unclear(spec: TileSpec) -> Ints:
     return tuple(sum(max(min(n, 2) - held, 0) for held, n in zip(shape(box), spec.size)) for box in spec.have)
 
 
-def whole_strides(x: TileTensor) -> Ints:
-    """The strides that a new tensor in the likeness of the whole one has on one device. Every rank calls this."""
+def whole_order(x: TileTensor) -> Ints:
+    """The dims of the whole tensor as they lie in memory on one device, the outermost first. Every rank calls this."""
     local, spec = x.local, x.spec
     order = memory_order(local)
     lacking = unclear(spec)
     if any(lacking) and not isinstance(local, FakeTensor):  # a shape without data needs no such care
         said = spec.exchanger.all_gather(torch.tensor(order, device=local.device))
         order = tuple(said[lacking.index(min(lacking))].tolist())
-    return strides_in(order, tuple(x.shape))
+    return order
+
+
+def whole_strides(x: TileTensor) -> Ints:
+    """The strides that a new tensor in the likeness of the whole one has on one device. Every rank calls this."""
+    return strides_in(whole_order(x), tuple(x.shape))
+
+
+def gathered(x: TileTensor) -> Tensor:
+    """The whole tensor, plain, lying in memory on every rank as it does on one device. Every rank calls this."""
+    whole = gather(x.local, x.spec)
+    if x.spec.exchanger.size == 1:
+        return whole
+    size = tuple(whole.shape)
+    order = whole_order(x)
+    if _seen(memory_order(whole), size) == _seen(order, size):
+        return whole
+    return torch.empty_strided(size, strides_in(order, size), dtype=whole.dtype, device=whole.device).copy_(whole)
+
+
+def _seen(order: Ints, size: Ints) -> Ints:
+    return tuple(d for d in order if size[d] > 1)
 
 
 def likeness(x: TileTensor) -> Tensor | None:
