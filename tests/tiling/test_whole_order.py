@@ -100,7 +100,7 @@ WAYS: dict[str, Callable[[Tensor], Any]] = {
     "joined": lambda x: [torch.cat([x, x], d) for d in (0, 1, -1)],
     "joined with another order": lambda x: [torch.cat([x, x.contiguous()], 1), torch.cat([x.contiguous(), x], -1)],
     "stacked": lambda x: [torch.stack([x, x], d) for d in (0, 1, 2)],
-    "rolled": lambda x: [x.roll(2, -1), x.roll(1, 1), x.flip(-1)],
+    "rolled": lambda x: [x.roll(2, -1), x.roll(1, 1), x.flip(-1), x.roll(0, -1), x.roll(x.shape[-1], -1)],
     "mixed": lambda x: [x + x.contiguous(), x.contiguous() * x, torch.where(x > 0, x, x.contiguous())],
     "broadcast": lambda x: [
         x.mean(1, keepdim=True) * x,

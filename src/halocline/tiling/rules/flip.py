@@ -13,7 +13,6 @@ from torch import Tensor
 from halocline.tiling.rules.shape import from_front, ints, transpose
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.splice import Segment, splice
-from halocline.tiling.strides import apart
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
 Ints = tuple[int, ...]
@@ -89,4 +88,6 @@ def roll(input: TileTensor, shifts: Any, dims: Any = None) -> TileTensor:
         if shift:
             segments = [Segment(0, size - shift, 0, shift), Segment(0, 0, shift, size - shift)]
             rolled = splice([rolled], segments, axis, rolled.spec.without_margin())
-    return TileTensor.wrap(apart(rolled.local, input.local), rolled.spec)
+        else:  # torch copies it, whatever its memory format
+            rolled = TileTensor.wrap(rolled.local.clone(memory_format=torch.contiguous_format), rolled.spec)
+    return rolled
