@@ -38,6 +38,8 @@ class Crossing:
     order: tuple[int, ...] = ()
     """Its dims as they lie in memory, the outermost first, if that is not their own order. It arrives so: that is the
     order in which random numbers are drawn."""
+    twin: bool = False
+    """Whether it begins in memory where another of the boundary does, on one device."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -77,13 +79,15 @@ def order_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def encode(crossings: Sequence[Crossing]) -> str:
-    return json.dumps([[c.size, c.dtype, c.differentiable, c.cuts, c.order] for c in crossings])
+    return json.dumps([[c.size, c.dtype, c.differentiable, c.cuts, c.order, c.twin] for c in crossings])
 
 
 def decode(text: str) -> tuple[Crossing, ...]:
     return tuple(
-        Crossing(tuple(size), dtype, differentiable, tuple((dim, tuple(points)) for dim, points in cuts), tuple(order))
-        for size, dtype, differentiable, cuts, order in json.loads(text)
+        Crossing(
+            tuple(size), dtype, differentiable, tuple((dim, tuple(points)) for dim, points in cuts), tuple(order), twin
+        )
+        for (*size,), dtype, differentiable, cuts, order, twin in json.loads(text)
     )
 
 

@@ -20,6 +20,7 @@ from halocline.plan.plan import Plan
 from halocline.plan.stage import OPTIMIZER
 from halocline.runtime.batch import Batch, Field, fields, orders
 from halocline.runtime.building import build_stages, check_tensor
+from halocline.runtime.common import common
 from halocline.runtime.compiling import compile_layers
 from halocline.runtime.environment import command
 from halocline.runtime.equal_weights import fingerprints, require_equal
@@ -39,9 +40,12 @@ from halocline.runtime.statistics import RunningStatistics, plain, tracked
 from halocline.runtime.step_work import StepWork
 from halocline.runtime.tied import Ties, ties
 from halocline.runtime.timeline import Recorder, TimedExecutor
+from halocline.runtime.unchanged import FirstLooks
 from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers, parameters_of
 from halocline.runtime.world import World
 from halocline.schedule.generate import generate
+from halocline.schedule.instruction import forwards_ahead
+from halocline.tiling.randomness import kept_randomness
 
 
 @dataclass(frozen=True)
@@ -147,10 +151,10 @@ class Engine:
             self.groups,
             self.statistics,
             self.relay.entering,
-            shared,
+            self._first_looks(shared),
         )
-        roles = ", ".join(map(str, self.layout.roles(self.world.rank)))
-        self.world.logbook.begin(roles, self.executor.instructions)
+        roles = map(str, self.layout.roles(self.world.rank))
+        self.world.logbook.begin(", ".join(roles), self.executor.instructions)
         if isinstance(self.executor, TimedExecutor) and timeline is not None:
             self.executor.record(Recorder(timeline, self.world.rank, plan, self.world.device))
         self.observers = tuple(observers)
@@ -212,6 +216,16 @@ class Engine:
             )
         return runners
 
+    def _first_looks(self, shared: set[int]) -> FirstLooks:
+        """What is refused once forwards have shown it. Stages in `shared` have modules in common with others."""
+        plan, stages, copies = self.plan, {s for _, s in self.runners}, self.plan.pipes * self.plan.replicas
+        return FirstLooks(
+            {s for s in stages if copies > 1 or plan.stages[s].recompute or s in shared},
+            stages if copies * plan.microbatches > 1 else set(),
+            forwards_ahead(self.schedule.ranks[self.local]),
+            common(self.named, plan),
+        )
+
     def _optimizers(self, make: MakeOptimizer, shard: bool) -> dict[int, torch.optim.Optimizer]:
         def shared_out(stage: int) -> tuple[int, ...]:
             asked = shard or self.plan.stages[stage].shard == OPTIMIZER
@@ -268,20 +282,18 @@ class Engine:
         work = StepWork.of(batch, batch.cuts(), self.steps, self.world.device)
         if self._early:
             work.complete = lambda: self._start_losses(work)
-        state = torch.random.get_rng_state()
         for observer in self.observers:
             observer.begin(self.steps)
         try:
-            self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True), orders(batch.inputs))
-            self._remember()
-            self.run(work, lambda: self._finish(work))
+            with kept_randomness():
+                self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True), orders(batch.inputs))
+                self._remember()
+                self.run(work, lambda: self._finish(work))
         except NotFinite:
             raise  # on every rank alike: nobody waits
         except Exception as error:
             stop(self.world, error)
             raise
-        finally:
-            torch.random.set_rng_state(state)
         for observer in self.observers:
             observer.end(self.steps)
         self.steps += 1

@@ -17,8 +17,8 @@ for by whoever needs them; buffers live from their receive to their free.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
 from halocline.runtime.boundary import Crossing
+from halocline.runtime.common import Common
 from halocline.runtime.lost import PeerLost, is_lost
 from halocline.runtime.passage import Passages
 from halocline.runtime.reduction import Reduction, parts_of_team
@@ -81,7 +82,7 @@ class Executor:
         groups: dict[int, tuple[int, ...]],
         statistics: dict[int, RunningStatistics],
         entering: Callable[[int, int, int], tuple[Crossing, ...]],
-        shared: Collection[int] = (),
+        looks: FirstLooks | None = None,
     ) -> None:
         self.world, self.layout, self.instructions = world, layout, instructions
         self.runners = runners
@@ -107,12 +108,7 @@ class Executor:
         }
         self._losses = sum(i.kind == FORWARD and runners[i.pipe, i.stage].loss is not None for i in instructions)
         """How many losses this rank makes in a step."""
-        copies = layout.plan.pipes * layout.plan.replicas
-        more = copies * layout.plan.microbatches > 1
-        self._looks = FirstLooks(
-            {s for _, s in runners if copies > 1 or layout.plan.stages[s].recompute or s in shared},
-            {s for _, s in runners if more},
-        )
+        self._looks = looks or FirstLooks(set(), set(), set(), Common())
         self._same_ranks = {
             (pipe, stage)
             for pipe, stage in runners
@@ -305,7 +301,8 @@ class Executor:
         _, pipe, stage, microbatch, _, _ = instruction
         held = self.held[pipe, stage, microbatch] = self._inputs(pipe, stage, microbatch)
         keep = not self.layout.plan.stages[stage].recompute
-        with self._steady(pipe, stage, microbatch):
+        writing = self._looks.writing(stage, self.runners[pipe, stage].layers, self.work.number)
+        with self._steady(pipe, stage, microbatch), writing:
             loss = self._run(held, pipe, stage, microbatch, keep)
         if loss is not None:
             self.work.losses[microbatch] = loss
@@ -318,13 +315,12 @@ class Executor:
         layers, samples, counted = self.runners[pipe, stage].layers, self.work.samples[microbatch], None
         if backward:
             counted = self.statistics[stage].modules if stage in self.statistics else []
-        with self._looks.over(stage, layers, samples, counted):
-            if stage in self.statistics:
-                speaks = self.local in self.layout.team(pipe, stage)[: self.layout.plan.stages[stage].tensor]
-                with self.statistics[stage].collecting(self.work.first + microbatch, speaks, backward):
-                    yield
-            else:
-                yield
+        collecting: AbstractContextManager[None] = nullcontext()
+        if stage in self.statistics:
+            speaks = self.local in self.layout.team(pipe, stage)[: self.layout.plan.stages[stage].tensor]
+            collecting = self.statistics[stage].collecting(self.work.first + microbatch, speaks, backward)
+        with collecting, self._looks.over(stage, layers, samples, counted):
+            yield
 
     def _run(self, held: Held, pipe: int, stage: int, microbatch: int, grad: bool) -> Tensor | None:
         share = self.work.samples[microbatch] / self.work.total
@@ -334,7 +330,7 @@ class Executor:
         _, pipe, stage, microbatch, _, _ = instruction
         held = self.held[pipe, stage, microbatch]
         layers = self.runners[pipe, stage].layers
-        with self._looks.over(stage, layers, self.work.samples[microbatch]), frozen(tracked(layers)):
+        with frozen(tracked(layers)), self._looks.over(stage, layers, self.work.samples[microbatch]):
             self._run(held, pipe, stage, microbatch, True)
 
     def _gradients(self, pipe: int, stage: int, microbatch: int) -> Held:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from halocline.tiling.randomness import kept_randomness, seed_randomness
+
 Layer = nn.Module | Callable[[], nn.Module]
 """A layer, or a function that makes it."""
 
@@ -51,22 +53,12 @@ def derived_seed(*parts: object) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def seed_randomness(seed: int, device: torch.device) -> None:
-    """Random numbers on the CPU and on `device` start from `seed`."""
-    torch.random.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-
-
 @contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
     """Random numbers from `seed` inside, the caller's own afterwards."""
-    state = torch.random.get_rng_state()
-    try:
-        torch.random.default_generator.manual_seed(seed)
+    with kept_randomness():
+        seed_randomness(seed, torch.device("cpu"))
         yield
-    finally:
-        torch.random.set_rng_state(state)
 
 
 def build(name: str, layer: Layer, seed: int) -> nn.Module:

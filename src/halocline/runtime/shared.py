@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 from torch import nn
 
@@ -23,8 +24,19 @@ Named = list[tuple[str, Layer]]
 
 def built_where_shared(named: Sequence[tuple[str, Layer]], seed: int) -> Named:
     """The layers; those are built that have a module in common with another."""
-    common = {id(layer) for module, users in _users(named) for _, layer in users}
+    common = {id(layer) for _, users in _users(named) for _, layer in users} | _around_parameters(named)
     return [(name, build(name, layer, seed) if id(layer) in common else layer) for name, layer in named]
+
+
+def _around_parameters(named: Sequence[tuple[str, Layer]]) -> set[int]:
+    """The functions that would build around a parameter which another layer has or is built around, too."""
+    found: dict[int, set[int]] = {}
+    for name, layer in named:
+        for holder in holders({name: layer}, hooks=False):
+            for value in holder.content.values():
+                if isinstance(value, nn.Parameter):
+                    found.setdefault(id(value), set()).add(id(layer))
+    return {layer for layers in found.values() if len(layers) > 1 for layer in layers}
 
 
 def _users(named: Sequence[tuple[str, Layer]]) -> list[tuple[nn.Module, list[tuple[str, Layer]]]]:
@@ -72,13 +84,13 @@ def shared_stages(named: Sequence[tuple[str, Layer]], plan: Plan) -> set[int]:
 
 def buffer_names(named: Sequence[tuple[str, Layer]]) -> dict[str, str]:
     """Further names of buffers -> the first, by which one device knows them."""
-    first: dict[tuple[int, str], str] = {}
+    first: dict[Any, str] = {}
     names = {}
     for name, layer in named:
         for path, module in layer.named_modules(remove_duplicate=False) if isinstance(layer, nn.Module) else ():
-            for key in module._buffers:
+            for key, buffer in module._buffers.items():
                 own = ".".join(part for part in (name, path, key) if part)
-                names[own] = first.setdefault((id(module), key), own)
+                names[own] = first.setdefault((id(module), key) if buffer is None else id(buffer), own)
     return {own: name for own, name in names.items() if own != name}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from torch.func import functional_call
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
 from halocline.runtime.boundary import BATCH, Crossing, order_of, positions
-from halocline.runtime.layers import derived_seed, seed_randomness
+from halocline.runtime.hand_over import as_tensors, describe, handed_on, require_no_twin, twins_in
+from halocline.runtime.layers import derived_seed
 from halocline.runtime.offload import offloaded
 from halocline.runtime.patchwork import Patchwork
 from halocline.runtime.shard import is_sharded
@@ -26,6 +27,7 @@ from halocline.runtime.sharding import Shadow
 from halocline.runtime.statistics import any_momentum, tracked
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.fusion import prefetched
+from halocline.tiling.randomness import seed_randomness
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
 from halocline.tiling.untouched import untouched
@@ -164,7 +166,8 @@ class StageRunner:
         layers = self.layers if self.shadow is None else self.shadow.layers
         eager = torch.compiler.set_stance("force_eager")
         modules = [module for _, layer in layers for module in layer.modules()]
-        with mode, torch.no_grad(), self._autocast(), eager, untouched(modules), any_momentum(tracked(layers)):
+        kept = untouched(modules, own_tensors=True)  # of which copies are real: a layer may ask for values of its own
+        with kept, mode, torch.no_grad(), self._autocast(), eager, any_momentum(tracked(layers)):
             inputs = []
             for crossing in received:
                 fake = crossing.empty(crossing.box(positions(self.stage, crossing)[member]), device)
@@ -186,8 +189,11 @@ class StageRunner:
                     _tell(error, f"in layer {name} ({type(layer).__name__}), run without data to find its shapes")
                     raise
                 as_tensors(value, name)
-            tensors = as_tensors(self._arrived(value), self.layers[-1][0])
-            return tuple(crossing_of(t) if made else self._leaving(t)[1] for t in tensors)
+            if made:
+                return tuple(map(crossing_of, as_tensors(self._arrived(value), self.layers[-1][0])))
+            tensors = handed_on(self._arrived(value), self.layers[-1][0])
+            twins = twins_in([t.local if isinstance(t, TileTensor) else t for t in tensors])
+            return tuple(replace(self._leaving(t)[1], twin=twin) for t, twin in zip(tensors, twins))
 
     # -- forward -------------------------------------------------------------------------------------------------
 
@@ -206,7 +212,7 @@ class StageRunner:
                 return None
             loss = self._loss_of(value, self.target(held.target, value))
         if not isinstance(loss, Tensor) or isinstance(loss, TileTensor) or loss.ndim:
-            raise ValueError(f"the loss returned {_describe(loss)}: it must return one number, the mean over samples")
+            raise ValueError(f"the loss returned {describe(loss)}: it must return one number, the mean over samples")
         held.outputs = [loss * share]
         return loss.detach()
 
@@ -221,7 +227,7 @@ class StageRunner:
             return value, self.target(held.target, value)
 
     def _let_go(self, held: Held, value: Any) -> None:
-        leaving = [self._leaving(t) for t in as_tensors(value, self.layers[-1][0])]
+        leaving = [self._leaving(t) for t in handed_on(value, self.layers[-1][0])]
         held.outputs, held.leaving = [t for t, _ in leaving], tuple(crossing for _, crossing in leaving)
 
     def value(self, held: Held, step: int, microbatch: int) -> Any:
@@ -242,6 +248,7 @@ class StageRunner:
             value = self._through(value, step, microbatch)
         if writes is None and not torch.is_inference_mode_enabled():  # where nothing counts what is written
             self._writes[training] = any(t._version for t in given)
+            require_no_twin(self.layers, [c for t, c in zip(given, held.received) if t._version])
         return value
 
     def _through(self, value: Any, step: int, microbatch: int) -> Any:
@@ -362,29 +369,9 @@ def target_crossing(prediction: Crossing, size: Sequence[int], dtype: torch.dtyp
     return Crossing(tuple(size), str(dtype).removeprefix("torch."), False, tuple(found))
 
 
-def as_tensors(value: Any, name: str) -> list[Tensor]:
-    """What a layer returned, as a list of tensors."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)) and value and all(isinstance(t, Tensor) for t in value):
-        return list(value)
-    raise ValueError(
-        f"layer {name} returned {_describe(value)}: a layer must return a tensor or a tuple of tensors, so that it can "
-        f"cross a stage boundary"
-    )
-
-
 def _tell(error: Exception, where: str) -> None:
     """Note where an error came from, as Python 3.11's add_note does."""
     error.__notes__ = [*getattr(error, "__notes__", ()), where]
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {', '.join(type(v).__name__ for v in value) or 'nothing'}"
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}"
 
 
 def crossing_of(tensor: Tensor) -> Crossing:

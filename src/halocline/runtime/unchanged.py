@@ -1,6 +1,6 @@
-"""What a forward may not change: buffers and attributes that are kept for the next one, where a stage does not run each
-microbatch once and in turn. A recomputation would change them twice, copies of a stage each their own, and what
-torch.utils.checkpoint runs again in a backward changes them out of turn.
+"""What a forward may not change: parameters, buffers and attributes that are kept for the next one, where a stage does
+not run each microbatch once and in turn. A recomputation would change them twice, copies of a stage each their own, and
+what torch.utils.checkpoint runs again in a backward changes them out of turn.
 
 What is made once and kept (a mask, a table) is none of that, nor is what each forward sets anew and none reads (the
 last activation, a loss beside the loss). So attributes are looked at when they had their first values: in the second
@@ -10,8 +10,10 @@ forward. Knows modules; the executor says when to look.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import CellType
 from typing import Any
 
 import torch
@@ -20,7 +22,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from halocline.tiling.untouched import Holder, content_of, holders
+from halocline.runtime.common import Common
+from halocline.runtime.read_statistics import unread
+from halocline.tiling.untouched import STATES, Holder, content_of, holders, same_state
 
 Layers = Sequence[tuple[str, nn.Module]]
 
@@ -32,33 +36,85 @@ LATER = (
     "and torch.utils.checkpoint runs it again in the backward, after forwards of other microbatches: leave the "
     "checkpoint out there, use one microbatch, or "
 )
+AHEAD = "and backwards of earlier microbatches need it as it was: use one microbatch, or "
+APART = "apart"
 LOOKS = 2
 
 
 class FirstLooks:
     """Looks at the first forwards and backwards of stages, and at no others. Stages in `again` run a microbatch twice,
-    have copies, or modules that other stages have, too; backwards of those in `later` follow other forwards."""
+    have copies, or modules that other stages have, too; backwards of those in `later` follow other forwards; forwards
+    of those in `ahead` come before backwards of other microbatches. Stages have something in `common`."""
 
-    def __init__(self, again: set[int], later: set[int]) -> None:
-        keys = [(stage, why) for why, stages in ((TWICE, again), (LATER, later)) for stage in stages]
-        self._looks: dict[tuple[int, str], list[int]] = {key: [] for key in keys}
+    def __init__(self, again: set[int], later: set[int], ahead: set[int], common: Common) -> None:
+        self._again, self._ahead, self._common = again, ahead, common
+        self._steps: dict[int, list[int]] = {}
+        """Those in which a stage's forward was looked at."""
+        found = (TWICE, again), (LATER, later), (APART, {*common.stages})
+        self._looks: dict[tuple[int, str], list[int]] = {(stage, why): [] for why, stages in found for stage in stages}
         """The sizes of the microbatches seen."""
 
+    @contextmanager
     def over(
         self, stage: int, layers: Layers, samples: int, counted: Sequence[nn.Module] | None = None
-    ) -> AbstractContextManager[None]:
+    ) -> Iterator[None]:
         """For a forward of `samples`; or for a backward, in which the statistics of `counted` may change."""
-        why = TWICE if counted is None else LATER
-        seen = self._looks.get((stage, why))
-        if seen is None or seen not in ([], [samples]):  # for another size, tables may have to be made anew
-            return nullcontext()
-        look = len(seen)
-        seen.append(samples)
-        if len(seen) == LOOKS:
-            del self._looks[stage, why]
-        if counted is None:  # recomputations and copies know about those
-            counted = [m for _, layer in layers for m in layer.modules() if isinstance(m, _NormBase)]
-        return unchanged(layers, counted, look, why)
+        with ExitStack() as looks:
+            for why in (APART, TWICE) if counted is None else (LATER,):
+                seen = self._looks.get((stage, why))
+                if seen is None or seen not in ([], [samples]):  # for another size, tables may have to be made anew
+                    continue
+                look = len(seen)
+                seen.append(samples)
+                if len(seen) == LOOKS:
+                    del self._looks[stage, why]
+                if why == APART:
+                    looks.enter_context(kept_apart(layers, self._common, self._common.stages[stage], look))
+                    continue
+                # Recomputations and copies know about statistics.
+                norms = [m for _, layer in layers for m in layer.modules() if isinstance(m, _NormBase)]
+                looks.enter_context(unchanged(layers, norms if counted is None else counted, look, why))
+            yield
+
+    @contextmanager
+    def writing(self, stage: int, layers: Layers, step: int) -> Iterator[None]:
+        """For a forward, which may not write to parameters. The first of two steps is looked at: an average of
+        parameters often begins as what it averages, and stays the same until these change."""
+        steps = self._steps.setdefault(stage, [])
+        if len(steps) == LOOKS or step in steps:
+            yield
+            return
+        steps.append(step)
+        with self._common.borrowing_nothing(layers):
+            if stage not in self._again | self._ahead:
+                yield
+                return
+            with unwritten(layers, TWICE if stage in self._again else AHEAD):
+                yield
+
+
+@contextmanager
+def unwritten(layers: Layers, why: str) -> Iterator[None]:
+    """A forward that does not write to parameters; ahead of backwards it may where autograd notices."""
+    before = _parameters(layers)
+    yield
+    for name, (version, values) in _parameters(layers).items():
+        begun, were = before.get(name, (version, values))
+        noticed = version != begun
+        if (noticed or were != values) if why == TWICE else (were != values and not noticed):
+            raise ValueError(f"a forward changes its layer's parameter {name}, {why}change it between steps")
+
+
+def _parameters(layers: Layers) -> dict[str, tuple[int, Any]]:
+    """By name a parameter's version, and what tells that it has other values: a copy could be too large."""
+    found = {}
+    for name, layer in layers:
+        for key, parameter in layer.named_parameters():
+            if type(parameter) is nn.Parameter and parameter.dtype.is_floating_point:
+                data = parameter.detach()
+                values = data.data_ptr(), repr((data.sum().item(), data.norm().item()))
+                found[f"{name}.{key}"] = _version(parameter), values
+    return found
 
 
 @contextmanager
@@ -69,7 +125,7 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
     kept = _attributes(layers) if look else []
     # Compiled code would not say what it reads. Where the compiler is not loaded there is none.
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    with _Reads(kept) as reads, eager:
+    with _Reads(kept) as reads, eager, unread(layers if why == TWICE else []):
         yield
     if not reads.forwards:
         return
@@ -81,6 +137,29 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
         name = _changed(holder, versions, reads)
         if name:
             raise ValueError(f"a forward changes its layer's attribute {name}, {why}keep nothing there")
+
+
+@contextmanager
+def kept_apart(layers: Layers, common: Common, names: str, look: int) -> Iterator[None]:
+    """A forward that changes nothing which another stage's layers lead to, once tables are made."""
+    kept = [(h, _versions(h.content)) for h in holders(dict(layers), hooks=False)] if look else []
+    with _Reads(kept) as reads:
+        yield
+    for holder, versions in kept:
+        shared, now = id(holder.thing) in common.things, content_of(holder.thing)
+        told = [k for k, v in holder.content.items() if id(v) in common.things and k in versions]
+        name = next((f"{holder.name}.{k}" for k in told if _version(holder.content[k]) != versions[k]), "")
+        if shared and isinstance(holder.owner, (nn.Module, *STATES)):
+            name = name or _changed(holder, versions, reads)
+        elif shared and (
+            now.keys() != holder.content.keys() or any(not _kept(holder.content[k], v) for k, v in now.items())
+        ):
+            name = name or holder.name
+        if name:
+            raise ValueError(
+                f"a forward changes {name}, which layers {names} of several stages have in common, and each stage has "
+                f"its own: pass it on in a tuple, put those layers into one stage, or make it two"
+            )
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -109,11 +188,11 @@ def _attributes(layers: Layers) -> Kept:
     """What may not change, but for what is a parameter, a buffer, or a part of the layers."""
     registered = [m for _, layer in layers for m in layer.modules()]
     apart = {id(d) for m in registered for d in (m._parameters, m._buffers, m._modules)}
-    return [
-        (holder, {key: _version(value) for key, value in holder.content.items() if isinstance(value, Tensor)})
-        for holder in holders(dict(layers))
-        if id(holder.thing) not in apart
-    ]
+    return [(holder, _versions(holder.content)) for holder in holders(dict(layers)) if id(holder.thing) not in apart]
+
+
+def _versions(content: dict[Any, Any]) -> dict[Any, int]:
+    return {key: _version(value) for key, value in content.items() if isinstance(value, Tensor)}
 
 
 def _version(tensor: Tensor) -> int:
@@ -166,9 +245,9 @@ class _Operators(TorchFunctionMode):
 def _changed(holder: Holder, versions: dict[Any, int], reads: _Reads) -> str:
     """The name of what has changed in a way that the next forward could notice; empty if nothing has."""
     now = content_of(holder.thing)
-    if isinstance(holder.thing, torch.Generator):
-        return "" if torch.equal(now[0].get_state(), holder.content[0].get_state()) else holder.name
-    if not isinstance(holder.thing, (dict, set)) and len(now) != len(holder.content):
+    if isinstance(holder.thing, STATES):
+        return "" if same_state(now[0], holder.content[0]) else holder.name
+    if isinstance(holder.thing, (list, deque, CellType)) and len(now) != len(holder.content):
         return holder.name
     module = isinstance(holder.owner, nn.Module)
     for key, was in holder.content.items():
@@ -185,6 +264,10 @@ def _changed(holder: Holder, versions: dict[Any, int], reads: _Reads) -> str:
         elif was is not None and not _equal(was, value) and (not module or (id(holder.owner), key) in reads.attributes):
             return name
     return ""
+
+
+def _kept(was: Any, value: Any) -> bool:
+    return value is was or (not isinstance(was, Tensor) and _equal(was, value))
 
 
 def _equal(a: Any, b: Any) -> bool:

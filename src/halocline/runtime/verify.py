@@ -25,6 +25,7 @@ from halocline.runtime.shard import whole
 from halocline.runtime.stage import Loss
 from halocline.runtime.tied import tie
 from halocline.runtime.updating import MakeOptimizer
+from halocline.tiling.randomness import seed_randomness
 
 FLOOR = 1e-2
 
@@ -84,7 +85,7 @@ def _steps(
         for number, (a, b) in enumerate(microbatches(plan, samples)):
             value: Any = whole[0][a:b] if len(whole) == 1 else tuple(t[a:b] for t in whole)
             for name, layer in zip(net._modules, net):  # one that is there twice included
-                torch.manual_seed(derived_seed(seed, step, name, number))
+                seed_randomness(derived_seed(seed, step, name, number), torch.device(device))
                 value = layer(value)
             mean = loss(value, _part(targets, a, b, device))
             share = (b - a) / samples

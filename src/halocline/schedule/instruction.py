@@ -18,6 +18,7 @@ recompute of the same microbatch stands before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from halocline.plan.layout import Layout
@@ -67,6 +68,19 @@ class Instruction(NamedTuple):
         what = f" {self.what}" if self.what else ""
         arrow = "" if self.peer < 0 else f" {'<-' if self.kind == RECEIVE else '->'} {self.peer}"
         return f"{self.kind}{what} p{self.pipe} s{self.stage} m{self.microbatch}{arrow}"
+
+
+def forwards_ahead(instructions: Iterable[Instruction]) -> set[int]:
+    """The stages that run a forward while another microbatch still waits for its backward."""
+    held: dict[int, set[tuple[int, int]]] = {}
+    found = set()
+    for kind, pipe, stage, microbatch, _, peer in instructions:
+        if kind == FORWARD:
+            found |= {stage} if held.get(stage) else set()
+            held.setdefault(stage, set()).add((pipe, microbatch))
+        elif kind == FREE and peer < 0:
+            held[stage].discard((pipe, microbatch))
+    return found
 
 
 Orders = list[list[Operation]]

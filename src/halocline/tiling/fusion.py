@@ -28,6 +28,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from halocline.tiling.boxes import Box, Cuts, Reach, clip, contains, is_empty
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.geometry import needed
+from halocline.tiling.randomness import kept_randomness
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
 from halocline.tiling.untouched import untouched
@@ -260,7 +261,7 @@ def _halos_of(
     silent.watcher = tape.watch
     cuda = [tiles[0].local.device] if tiles[0].local.is_cuda else []
     try:
-        with torch.no_grad(), torch.random.fork_rng(cuda), untouched(modules, own_tensors=True):
+        with torch.no_grad(), kept_randomness(cuda), untouched(modules, own_tensors=True):
             blank: dict[int, TileTensor] = {}
             for tile in tiles:
                 spec = tile.spec

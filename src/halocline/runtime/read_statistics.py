@@ -1,0 +1,105 @@
+"""Running statistics that a forward uses while it trains: refused where a stage recomputes or has copies, which do not
+have one device's statistics before the step ends. torch's own norms only update them in training; a layer around one, a
+hook, or a norm of the user's own may read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from halocline.runtime.statistics import plain, tracked
+from halocline.tiling.randomness import kept_randomness
+from halocline.tiling.untouched import untouched
+
+_NORMS = {F.batch_norm, torch.batch_norm, F.instance_norm, torch.instance_norm}
+_ABOUT = {"__get__", "size", "stride", "dim", "numel", "is_inference"}
+"""What asks about a tensor and not for its values."""
+
+
+@contextmanager
+def unread(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
+    """A forward that may update the running statistics of norms in training, and not use them."""
+    norms = [norm for norm in tracked(layers) if norm.training]
+    if not norms:
+        yield
+        return
+    watch = _Reads(norms)
+    hooks = [
+        register_module_forward_pre_hook(watch.begin),
+        register_module_forward_hook(watch.end, with_kwargs=True, always_call=True),
+    ]
+    try:
+        with watch:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for name, layer in layers:
+        for path, module in layer.named_modules():
+            if module in watch.found:
+                raise ValueError(
+                    f"a forward in training uses the running statistics of {'.'.join(filter(None, (name, path)))}, of "
+                    f"which recomputations, mirrored pipes and replicas have one device's only when a step has ended: "
+                    f"use recompute = false, pipes = 1 and replicas = 1, or set that module to eval()"
+                )
+
+
+class _Reads(TorchFunctionMode):
+    """Notes the norms whose statistics are used."""
+
+    def __init__(self, norms: Sequence[_NormBase]) -> None:
+        super().__init__()
+        self.norms, self.found = norms, set[nn.Module]()
+        self._inside: list[nn.Module] = []
+        """The modules whose forward runs, the innermost last."""
+        self._asking = False
+
+    def begin(self, module: nn.Module, args: Any) -> None:
+        self._inside.append(module)
+
+    def end(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self._inside.pop()
+        if module in self.norms and isinstance(module, _NormBase) and not plain(module) and not self._asking:
+            self._asking = True
+            try:
+                self._ask(module, args, kwargs, output)
+            finally:
+                self._asking = False
+
+    def _ask(self, norm: _NormBase, args: Any, kwargs: Any, output: Any) -> None:
+        """Whether a norm of the user's own gives something else if its statistics are other numbers."""
+        with torch.no_grad(), kept_randomness(), untouched([norm], own_tensors=True):
+            for statistics in (norm.running_mean, norm.running_var):
+                assert statistics is not None
+                statistics.mul_(3).add_(2)
+            other = type(norm).forward(norm, *args, **kwargs)
+        if not all(map(_same, _tensors(output), _tensors(other))):
+            self.found.add(norm)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _NORMS and getattr(func, "__name__", "") not in _ABOUT and not self._asking:
+            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.ndim == 1]
+            for norm in self.norms if given else ():
+                read = any(t is norm.running_mean or t is norm.running_var for t in given)
+                if read and norm not in self._inside:
+                    self.found.add(norm)
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [t for t in tree_leaves(value) if isinstance(t, Tensor)]
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    a, b = (getattr(t, "local", t).detach() for t in (a, b))
+    return bool(((a == b) | ((a != a) & (b != b))).all())
