@@ -179,3 +179,27 @@ def test_inputs_that_want_gradients() -> None:
     x, y = batch(4)
     plain = engine(CUT, [linear] * 4).step(x, y).loss
     assert engine(CUT, [linear] * 4).step(x.clone().requires_grad_(), y).loss == plain
+
+
+def test_a_tuple_of_one_tensor() -> None:
+    layers = [linear, lambda: Does(lambda x: (x,)), lambda: Does(lambda x: x[0]), linear]
+    with pytest.raises(ValueError, match="layer 1 returned a tuple of Tensor, and the next stage would be given"):
+        engine(CUT, layers).step(*batch(4))
+
+
+def test_a_write_to_a_tensor_that_was_returned_twice() -> None:
+    """On one device both change."""
+    layers = [linear, lambda: Does(lambda x: (x, x)), lambda: Does(lambda pair: pair[0].mul_(2) + pair[1]), linear]
+    with pytest.raises(ValueError, match="layers 2 to 2 write to an input that the stage before returned twice"):
+        engine(CUT, layers).step(*batch(4))
+    halves = [linear, lambda: Does(lambda x: x.chunk(2, 1)), lambda: Does(lambda pair: pair[0].mul_(2) + pair[1]), Wide]
+    engine(CUT, halves).step(*batch(4))
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)

@@ -167,3 +167,58 @@ def test_a_function_that_shares_nothing_is_not_called_early() -> None:
 
     built_where_shared(named_layers([layer, lambda: nn.Sequential(layer(), nn.ReLU()), head]), 0)
     assert not called
+
+
+class Uses(nn.Module):
+    """A convolution with a weight of somebody's."""
+
+    def __init__(self, weight: Tensor, registered: bool = True) -> None:
+        super().__init__()
+        self.weight = weight if registered else None
+        self.get = lambda: self.weight if registered else weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.get(), padding=1)
+
+
+def test_functions_that_build_around_one_parameter() -> None:
+    def model() -> list[Any]:
+        weight = nn.Parameter(torch.randn(3, 3, 3, 3))
+        return [conv, lambda: Uses(weight), lambda: Uses(weight), head]
+
+    for plan in (CUT, MIRRORED):
+        assert compare(model, plan)[0] < 1e-10
+
+
+def test_a_parameter_of_another_stage_that_is_not_registered() -> None:
+    def model() -> list[Any]:
+        part = conv()
+        return [part, nn.ReLU(), Uses(part.weight, registered=False), head()]
+
+    with pytest.raises(ValueError, match=r"layers 2 to 2 uses 0\.weight, a parameter of another stage"):
+        compare(model, CUT)
+    assert compare(model, MIRRORED)[0] < 1e-10
+
+
+class Skips(nn.Module):
+    """Keeps its input for a later layer, or takes what an earlier one kept."""
+
+    def __init__(self, kept: dict[str, Any], gives: bool) -> None:
+        super().__init__()
+        self.conv, self.kept, self.gives = conv(), kept, gives
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gives:
+            self.kept["x"] = x
+            return self.conv(x)
+        return self.conv(x) + self.kept.get("x", 0)
+
+
+def test_a_dict_through_which_stages_would_hand_over() -> None:
+    def model() -> list[Any]:
+        kept: dict[str, Any] = {}
+        return [Skips(kept, True), nn.ReLU(), Skips(kept, False), head()]
+
+    with pytest.raises(ValueError, match=r"changes 0\.kept, which layers 0 and 2 of several stages have in common"):
+        compare(model, CUT)
+    assert compare(model, Plan.from_flags(layers=4, split_size=1, parts=2))[0] < 1e-10

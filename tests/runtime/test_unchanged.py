@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random, getstate, random
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from test_odd_models import AGAIN, CUT, MIRRORED, batch, engine, linear, sgd
@@ -21,8 +23,20 @@ class Box:
         self.calls = 0
 
 
+class Slots:
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+CALLS = 0
+
+
 class Keeps(nn.Module):
     """Does something with itself in every forward."""
+
+    every = 0
 
     def __init__(self, what: Callable[[Any, Tensor], object]) -> None:
         super().__init__()
@@ -30,6 +44,7 @@ class Keeps(nn.Module):
         self.calls, self.box, self.list, self.dict = 0, Box(), [0], {"calls": 0}
         self.average, self.last, self.table = torch.zeros(4).double(), torch.zeros(4).double(), None
         self.rows, self.generator, self.maps = 0, torch.Generator().manual_seed(1), []
+        self.slots, self.array, self.chance, self.dice = Slots(), numpy.zeros(2), numpy.random.default_rng(0), Random(0)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.inner(x)
@@ -73,6 +88,31 @@ def draws(self: Any, x: Tensor) -> None:
     torch.rand(2, generator=self.generator)
 
 
+def counts_in_slots(self: Any, x: Tensor) -> None:
+    self.slots.calls += 1
+
+
+def counts_in_its_class(self: Any, x: Tensor) -> None:
+    Keeps.every += 1
+
+
+def counts_in_a_global(self: Any, x: Tensor) -> None:
+    global CALLS
+    CALLS += 1
+
+
+def counts_in_an_array(self: Any, x: Tensor) -> None:
+    self.array[0] += 1
+
+
+def draws_by_numpy(self: Any, x: Tensor) -> None:
+    self.chance.random()
+
+
+def draws_by_python(self: Any, x: Tensor) -> None:
+    self.dice.random()
+
+
 CHANGES = {
     calls: "calls",
     counts_in_an_object: r"box\.calls",
@@ -83,6 +123,12 @@ CHANGES = {
     averages_in_place: "average",
     averages_late: "table",
     draws: "generator",
+    counts_in_slots: r"slots\.calls",
+    counts_in_its_class: r"Keeps\.every",
+    counts_in_a_global: r"what\.CALLS",
+    counts_in_an_array: "array",
+    draws_by_numpy: "chance",
+    draws_by_python: "dice",
 }
 
 
@@ -162,3 +208,108 @@ def test_a_hook_that_counts_backwards_is_none_of_that() -> None:
     layer.register_full_backward_hook(lambda *_: seen.append(1))
     engine(CUT, [linear, layer, nn.Tanh, linear]).step(*batch(4))
     assert len(seen) == CUT.microbatches
+
+
+def worst(plan: Plan, layers: list[Any], sizes: tuple[int, ...] = (4, 5, 4)) -> float:
+    batches = [batch(n) for n in sizes]
+    known = verify.reference(layers, plan, batches, loss=F.cross_entropy, optimizer=sgd, dtype=torch.float64)
+    return verify.compare(engine(plan, layers), batches, known).worst
+
+
+class Average(nn.Module):
+    """Takes an average away that it keeps in place, and adds noise of Python's and NumPy's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = torch.ones(4, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.average.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return x - self.average
+
+
+class Noise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + random()) + numpy.random.rand()
+
+
+def test_a_run_without_data_leaves_an_average_as_it_was() -> None:
+    assert worst(CUT, [linear, Average, nn.Tanh, linear]) < 1e-10
+
+
+@pytest.mark.parametrize("plan", [CUT, AGAIN, MIRRORED], ids=["kept", "recomputed", "mirrored"])
+def test_random_numbers_of_python_and_numpy(plan: Plan) -> None:
+    layers = [linear, Noise, nn.Tanh, linear]
+    assert worst(plan, layers) < 1e-10
+    run, before = engine(plan, layers), (getstate(), numpy.random.get_state()[1].tolist())
+    run.step(*batch(4))
+    assert before == (getstate(), numpy.random.get_state()[1].tolist())
+
+
+class Momentum(nn.Module):
+    """An encoder and its average, which begins as the encoder."""
+
+    def __init__(self, through_data: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.through_data = linear(), linear(), through_data
+        self.key.load_state_dict(self.query.state_dict())
+        self.key.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for mean, new in zip(self.key.parameters(), self.query.parameters()):
+            if self.through_data:
+                mean.data = 0.9 * mean.data + 0.1 * new.data
+            else:
+                with torch.no_grad():
+                    mean.mul_(0.9).add_(0.1 * new)
+        return self.query(x) + self.key(x)
+
+
+@pytest.mark.parametrize("through_data", [False, True])
+def test_a_parameter_that_a_forward_changes(through_data: bool) -> None:
+    layers = [linear, lambda: Momentum(through_data), nn.Tanh, linear]
+    assert worst(Plan.from_flags(layers=4, split_size=1, parts=2), layers) < 1e-10
+    for plan in (AGAIN, MIRRORED):
+        with pytest.raises(ValueError, match=r"parameter 1\.key\.weight, which would happen more than once"):
+            worst(plan, layers)
+    with pytest.raises((ValueError, RuntimeError), match=r"backwards of earlier microbatches|an inplace operation"):
+        worst(CUT, layers)
+
+
+class UsesStatistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x) + self.norm.running_mean
+
+
+class Renorm(nn.BatchNorm1d):
+    """Uses its statistics in training, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (self.running_var + 1).clone()
+
+
+class Plain(nn.BatchNorm1d):
+    """Written out, and a BatchNorm all the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance, f = x.mean(0), x.var(0, correction=0), self.momentum
+        if self.training:
+            with torch.no_grad():
+                self.num_batches_tracked += 1
+                self.running_mean = (1 - f) * self.running_mean + f * mean
+                self.running_var = (1 - f) * self.running_var + f * variance * len(x) / (len(x) - 1)
+        return (x - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+
+
+def test_statistics_that_a_forward_uses() -> None:
+    for plan in (AGAIN, MIRRORED):
+        with pytest.raises(ValueError, match=r"in training uses the running statistics of 1\.norm, of which"):
+            worst(plan, [linear, UsesStatistics, nn.Tanh, linear])
+        with pytest.raises(ValueError, match="in training uses the running statistics of 1, of which"):
+            worst(plan, [linear, lambda: Renorm(4), nn.Tanh, linear])
+        assert worst(plan, [linear, lambda: Plain(4), nn.Tanh, linear]) < 1e-10
+    assert worst(CUT, [linear, UsesStatistics, nn.Tanh, linear]) < 1e-10

@@ -180,6 +180,7 @@ def _buffers(layers: Layers, allowed: Sequence[nn.Module]) -> dict[str, Tensor]:
 
 # -- attributes ----------------------------------------------------------------------------------------------------
 
+_BY_KEY = (dict, list, deque, set, CellType)
 Kept = list[tuple[Holder, dict[Any, int]]]
 """With the versions of the tensors."""
 
@@ -251,7 +252,8 @@ def _changed(holder: Holder, versions: dict[Any, int], reads: _Reads) -> str:
         return holder.name
     module = isinstance(holder.owner, nn.Module)
     for key, was in holder.content.items():
-        name = f"{holder.name}.{key}" if holder.owner is not holder.thing else f"{holder.name}[{key!r}]"
+        inside = holder.owner is holder.thing and isinstance(holder.thing, _BY_KEY)
+        name = f"{holder.name}[{key!r}]" if inside else f"{holder.name}.{key}"
         value = now.get(key)
         if value is was:
             if isinstance(was, Tensor) and _version(was) != versions[key]:
