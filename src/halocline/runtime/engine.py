@@ -27,7 +27,7 @@ from halocline.runtime.evaluation import Evaluation, Measure, evaluate
 from halocline.runtime.executor import Executor, Observer
 from halocline.runtime.finite import POLICIES, NotFinite, origin
 from halocline.runtime.launch import join, stop
-from halocline.runtime.layers import Layer, named_layers
+from halocline.runtime.layers import Layer, kept_randomness, named_layers
 from halocline.runtime.mean_loss import require_mean
 from halocline.runtime.reading import Reads, reads
 from halocline.runtime.relay import Relay
@@ -268,20 +268,18 @@ class Engine:
         work = StepWork.of(batch, batch.cuts(), self.steps, self.world.device)
         if self._early:
             work.complete = lambda: self._start_losses(work)
-        state = torch.random.get_rng_state()
         for observer in self.observers:
             observer.begin(self.steps)
         try:
-            self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True), orders(batch.inputs))
-            self._remember()
-            self.run(work, lambda: self._finish(work))
+            with kept_randomness(self.world.device):
+                self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True), orders(batch.inputs))
+                self._remember()
+                self.run(work, lambda: self._finish(work))
         except NotFinite:
             raise  # on every rank alike: nobody waits
         except Exception as error:
             stop(self.world, error)
             raise
-        finally:
-            torch.random.set_rng_state(state)
         for observer in self.observers:
             observer.end(self.steps)
         self.steps += 1

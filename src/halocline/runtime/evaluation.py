@@ -16,6 +16,7 @@ from torch import Tensor
 from halocline.plan.layout import ACTIVATION
 from halocline.runtime.batch import Batch, fields, orders
 from halocline.runtime.executor import Executor
+from halocline.runtime.layers import kept_randomness
 from halocline.runtime.step_work import StepWork
 from halocline.schedule.instruction import FORWARD, FREE, RECEIVE, SEND, Instruction
 from halocline.tiling.tensor import TileTensor
@@ -101,14 +102,10 @@ def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> E
         {},
         engine.relay.entering,
     )
-    state = torch.random.get_rng_state()
-    with _in_evaluation(engine), engine.sharding.gathered():
-        try:
-            sizes = sorted({n for n in work.samples if n}, reverse=True)
-            engine.relay.learn(fields(batch.inputs), sizes, orders(batch.inputs))
-            sums = executor.evaluate(work, measures)
-        finally:
-            torch.random.set_rng_state(state)
+    with _in_evaluation(engine), engine.sharding.gathered(), kept_randomness(engine.world.device):
+        sizes = sorted({n for n in work.samples if n}, reverse=True)
+        engine.relay.learn(fields(batch.inputs), sizes, orders(batch.inputs))
+        sums = executor.evaluate(work, measures)
         totals = engine.world.sum(sums, label="sum of measures").tolist()
     return Evaluation(totals[0] / batch.samples, batch.samples, dict(zip(measures, totals[1:])))
 

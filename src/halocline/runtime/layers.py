@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import nn
@@ -58,15 +58,17 @@ def seed_randomness(seed: int, device: torch.device) -> None:
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
 
+def kept_randomness(device: torch.device) -> AbstractContextManager[None]:
+    """Whatever is drawn inside, the caller's random numbers go on afterwards, on the CPU and on `device`."""
+    return torch.random.fork_rng([device.index or 0] if device.type == "cuda" else [])
+
+
 @contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
-    """Random numbers from `seed` inside, the caller's own afterwards."""
-    state = torch.random.get_rng_state()
-    try:
+    """Random numbers from `seed` inside, on the CPU; the caller's own afterwards."""
+    with torch.random.fork_rng([]):
         torch.random.default_generator.manual_seed(seed)
         yield
-    finally:
-        torch.random.set_rng_state(state)
 
 
 def build(name: str, layer: Layer, seed: int) -> nn.Module:
