@@ -59,7 +59,7 @@ def test_a_dry_run_proves_and_prices_the_plan(command: str, capsys: pytest.Captu
     nodes = "--nnodes 2 --node_rank 1 --master_addr 10.0.0.1 " if "--pp 8" in command else "--nnodes 1 "
     before = time.process_time()
     assert merak.main((nodes + command + " --dry_run true").split()) == 0
-    assert time.process_time() - before < 20
+    assert time.process_time() - before < 120
     said = " ".join(capsys.readouterr().out.split())
     for words in {"gpt3-xl": ["1,313.63 M parameters", "0 0 0-7 407.17 M 5.36"], "wide-resnet101_8": ["1,517.37 M"]}[
         command.split()[0]
