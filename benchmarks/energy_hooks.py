@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from halocline.energy.clock import GuardedClock
-from halocline.energy.clock_file import ClockFile
 from halocline.energy.controller import Controller, Frequencies, Listener
-from halocline.energy.marks import TimeMarks
-from halocline.energy.timing_csv import TimingCsv
+from halocline.energy.device.clock import GuardedClock
+from halocline.energy.device.marks import TimeMarks
+from halocline.energy.profile.timing_csv import TimingCsv
+from halocline.energy.simulated.clock_file import ClockFile
 from halocline.plan import Plan
 from halocline.runtime import Engine
 from halocline.schedule import generate

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from halocline.energy.frontier import Frontier, solve
-from halocline.energy.profile_table import ProfileTable
+from halocline.energy.frontier.frontier import Frontier, solve
+from halocline.energy.profile.table import ProfileTable
 from halocline.plan import Plan
 
 ROOT = Path(__file__).parent.parent

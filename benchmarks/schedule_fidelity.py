@@ -2,7 +2,7 @@
 microbatches, every schedule: the measured makespan beside the simulated one (within 5% is the aim), and the most
 activations a rank held at once, counted by the graphs alive, beside the simulated count.
 
-    python benchmarks/schedule_fidelity.py [--forward 0.1] [--steps 3] [--schedules gems,1f1b]
+    python benchmarks/schedule_fidelity.py [--forward 0.1] [--layers 4] [--steps 3] [--schedules gems,1f1b]
 
 Waiting needs no core, so four processes behave like four machines even on few cores.
 """
@@ -44,10 +44,11 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-def plan_of(name: str) -> Plan:
+def plan_of(name: str, layers: int) -> Plan:
+    """With so many layers per stage."""
     flags = {"schedule": name, "split_size": RANKS, "microbatches": MICROBATCHES, **PLANS[name]}
     chunks = 2 if name == "interleaved" else 1
-    return Plan.from_flags(layers=flags["split_size"] * chunks, **flags)
+    return Plan.from_flags(layers=flags["split_size"] * chunks * layers, **flags)
 
 
 def costs_of(plan: Plan, forward: float) -> Costs:
@@ -82,6 +83,10 @@ class _Kept:
         self.alive.count[self.forward] -= 1
 
 
+ALIVE = Alive()
+"""Of this process. A layer that counted would have state of its own, which copies of a stage would not share."""
+
+
 class WaitOnTheWayUp(torch.autograd.Function):
     """The input half of a backward."""
 
@@ -97,40 +102,39 @@ class WaitOnTheWayUp(torch.autograd.Function):
 
 
 class Wait(nn.Module):
-    """A layer that takes time and no cores."""
+    """A layer that takes time and no cores; the first of its stage counts forwards."""
 
-    def __init__(self, forward: float, upwards: float, weight: float, alive: Alive) -> None:
+    def __init__(self, forward: float, upwards: float, weight: float, first: bool) -> None:
         super().__init__()
-        self.times = forward, upwards
-        self.alive = alive
+        self.times, self.first = (forward, upwards), first
         self.conv = nn.Conv2d(2, 2, 1, bias=False)
         self.conv.weight.register_hook(lambda gradient: time.sleep(weight))
 
     def forward(self, x: Tensor) -> Tensor:
         time.sleep(self.times[0])
-        self.alive.forward += 1
+        ALIVE.forward += self.first
         if self.times[1] and x.requires_grad:
             x = WaitOnTheWayUp.apply(x, self.times[1])
-        with torch.autograd.graph.saved_tensors_hooks(self.alive.keep, lambda kept: kept.tensor):
+        with torch.autograd.graph.saved_tensors_hooks(ALIVE.keep, lambda kept: kept.tensor):
             return self.conv(x)
 
 
-def measure(rank: int, store: str, names: list[str], forward: float, steps: int, results: Any) -> None:
+def measure(rank: int, store: str, names: list[str], forward: float, count: int, steps: int, results: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
     world = World.join(deadline=60)
     x = torch.randn(MICROBATCHES, 2, 4, 4)
     for name in names:
-        plan, alive = plan_of(name), Alive()
+        plan = plan_of(name, count)
         layers = []
         for row in costs_of(plan, forward).per_stage(plan):
             up = row.backward - row.weight if plan.schedule == "zb-h1" else 0.0
             down = row.backward - up
-            layers.append(partial(Wait, row.forward, up, down, alive))
+            layers += [partial(Wait, row.forward / count, up / count, down / count, n == 0) for n in range(count)]
         engine = Engine(plan, layers, loss=lambda out, _: out.mean(), world=world)
         times = []
         for number in range(steps + 1):
-            alive.peak = 0
+            ALIVE.peak = 0
             dist.barrier()
             begin = time.perf_counter()
             engine.step(x, torch.zeros(MICROBATCHES))
@@ -139,7 +143,7 @@ def measure(rank: int, store: str, names: list[str], forward: float, steps: int,
             if number:
                 times.append(last.item())
         peaks: list[Any] = [None] * RANKS
-        dist.all_gather_object(peaks, alive.peak)
+        dist.all_gather_object(peaks, ALIVE.peak)
         if rank == 0:
             results.put((name, times, peaks))
     dist.destroy_process_group()
@@ -148,6 +152,7 @@ def measure(rank: int, store: str, names: list[str], forward: float, steps: int,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--forward", type=float, default=0.1, help="seconds of one stage's forward")
+    parser.add_argument("--layers", type=int, default=4, help="layers of a stage")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--schedules", default=",".join(PLANS))
     options = parser.parse_args()
@@ -155,11 +160,15 @@ def main() -> None:
     results = torch.multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as directory:
         store = os.path.join(directory, "store")
-        torch.multiprocessing.spawn(measure, (store, names, options.forward, options.steps, results), nprocs=RANKS)
-    print(f"{os.cpu_count()} cores, torch {torch.__version__}, {RANKS} processes, {MICROBATCHES} microbatches")
+        given = (store, names, options.forward, options.layers, options.steps, results)
+        torch.multiprocessing.spawn(measure, given, nprocs=RANKS)
+    print(
+        f"{os.cpu_count()} cores, torch {torch.__version__}, {RANKS} processes, {MICROBATCHES} microbatches, ", end=""
+    )
+    print(f"{options.layers} layers a stage")
     for _ in names:
         name, times, peaks = results.get()
-        plan = plan_of(name)
+        plan = plan_of(name, options.layers)
         said = simulate(generate(plan), costs_of(plan, options.forward))
         took = statistics.median(times)
         print(

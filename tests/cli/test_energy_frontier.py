@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from halocline.cli import main
-from halocline.energy.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.plan import Plan, Stage
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_the_papers_model_is_written_as_it_was_published(ask: Any, tmp_path: Pat
         return {round(float(time) * 1000): float(energy) for time, energy in lines}
 
     ours = points(tmp_path / "frontier.csv")
-    published = points(ROOT / "tests" / "energy" / "data" / "gpt3-175b-a100-frontier-12.csv")
+    published = points(ROOT / "tests" / "energy" / "frontier" / "data" / "gpt3-175b-a100-frontier-12.csv")
     assert len(published) == 639 and published.keys() <= ours.keys()
     for time, energy in published.items():
         assert ours[time] == pytest.approx(energy, rel=1e-8)

@@ -205,3 +205,10 @@ def test_bad_requests() -> None:
         Images(Numbered(8, 8), image=(8, 8), mean=(0.5, 0.5))
     with pytest.raises(ValueError, match=r"std .* has a value that is not above 0"):
         Images(Numbered(8, 8), image=(8, 8), std=(0.5, 0.0, 1.0))
+
+
+def test_what_is_not_turned_is_not_copied() -> None:
+    pixels = np.zeros((3, 4, 4), np.float32)
+    assert View((4, 4)).turn(pixels) is pixels
+    for seen in (View((4, 4), flip_rows=True).turn(pixels), View((4, 4)).turn(pixels[:2])):  # somebody else's memory
+        assert seen.flags.owndata and seen.flags.c_contiguous and not np.shares_memory(seen, pixels)

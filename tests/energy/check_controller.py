@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from halocline.energy.clock import GuardedClock
 from halocline.energy.controller import Controller, Step
-from halocline.energy.marks import TimeMarks
-from halocline.energy.sampler import Sampler
-from halocline.energy.simulated import SimulatedDevice
-from halocline.energy.span import Span
-from halocline.energy.timing_csv import TimingCsv
+from halocline.energy.device.clock import GuardedClock
+from halocline.energy.device.marks import TimeMarks
+from halocline.energy.profile.sampler import Sampler
+from halocline.energy.profile.span import Span
+from halocline.energy.profile.timing_csv import TimingCsv
+from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
 from halocline.runtime import Engine, World
 from halocline.schedule import generate

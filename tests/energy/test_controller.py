@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from halocline.energy.client import Client, RankClient
-from halocline.energy.clock import GuardedClock
 from halocline.energy.controller import Controller
-from halocline.energy.law import Law
-from halocline.energy.marks import TimeMarks
-from halocline.energy.sampler import Sampler
+from halocline.energy.device.clock import GuardedClock
+from halocline.energy.device.marks import TimeMarks
+from halocline.energy.profile.sampler import Sampler
 from halocline.energy.server_player import Played, ServerPlayer
-from halocline.energy.simulated import SimulatedDevice
+from halocline.energy.simulated.device import SimulatedDevice
+from halocline.energy.simulated.law import Law
 from halocline.plan import Plan
 from halocline.schedule import generate
 from halocline.schedule.instruction import COMPUTE, FORWARD, STEP

@@ -42,7 +42,7 @@ def test_it_is_what_a_real_forward_keeps(name: str) -> None:
 def test_amoebanet_at_8192_is_counted_in_seconds() -> None:
     started = time.process_time()
     found = count(make("amoebanet-d"), (8192, 8192))
-    assert time.process_time() - started < 60
+    assert time.process_time() - started < 120
     assert found.activation_bytes is not None
     assert found.activation_bytes / 2**30 == pytest.approx(751, abs=1)
 

@@ -74,7 +74,7 @@ def test_autopipe_is_profile(case: tuple[list[int], int]) -> None:
 def test_a_thousand_layers_on_sixty_four_stages_take_a_moment(weights: list[float]) -> None:
     start = time.process_time()
     found = partition("profile", 1000, 64, costs=weights)
-    assert time.process_time() - start < 2  # 0.2 to 0.5 s on a plain core
+    assert time.process_time() - start < 30  # 0.2 to 0.5 s on a plain core; a slow method takes minutes
     assert_covers(found, 1000, 64)
     assert max(loads(weights, found)) == max(16.0 if len(set(weights)) == 1 else 0.0, *weights)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.plan import Plan, Stage
-from halocline.runtime import Engine
+from halocline.runtime import Engine, reduction
 from halocline.runtime.world import World
 
 
@@ -77,3 +77,39 @@ def tiles_after_a_step() -> Tensor | None:
 def test_sums_are_put_off_during_a_step_only() -> None:
     for gradient in on_processes(2, tiles_after_a_step):
         assert gradient is not None and gradient.item() == pytest.approx(1.0, abs=1e-12)
+
+
+class Halved(nn.Module):
+    """Ranks of the second lane do not use `odd`; nobody uses `none`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("all", "odd", "none"):
+            self.register_parameter(name, nn.Parameter(torch.ones(3, dtype=torch.float64)))
+
+
+def summed(bucket: int) -> tuple[int, dict[str, Tensor | None]]:
+    world = World.join(deadline=300)
+    world.make_groups([(0, 1)])
+    model = Halved()
+    model.all.grad = torch.full((3,), 1.0 + world.rank, dtype=torch.float64)
+    if world.rank:
+        model.odd.grad = torch.full((3,), 5.0, dtype=torch.float64)
+    was, reduction.BUCKET = reduction.BUCKET, bucket
+    try:
+        under_way = reduction.Reduction(list(model.parameters()), world, (0, 1), "the sum of a test")
+        count = len(under_way.buckets)
+        under_way.finish()
+    finally:
+        reduction.BUCKET = was
+    return count, {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize(("bucket", "messages"), [(2**20, 1), (50, 2), (8, 3)])
+def test_gradients_are_summed_in_buckets_and_unused_parameters_have_none(bucket: int, messages: int) -> None:
+    for count, found in on_processes(2, summed, bucket):
+        assert count == messages
+        assert found["none"] is None
+        for name, value in (("all", 3.0), ("odd", 5.0)):
+            grad = found[name]
+            assert grad is not None and torch.equal(grad, torch.full((3,), value, dtype=torch.float64))

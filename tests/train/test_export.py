@@ -64,6 +64,16 @@ def test_hugging_faces_layout_there_and_back(tmp_path: Path) -> None:
             assert torch.equal(a, b), name
 
 
+def test_hugging_faces_layout_of_a_run_that_keeps_no_checkpoints(tmp_path: Path) -> None:
+    small = {"model": "gpt3-small", "layers": 1, "hidden": 16, "heads": 2, "vocab": 40, "seq": 8}
+    folder = str(tmp_path / "weights")
+    first = trained(tmp_path / "run", to_hf=folder, save_every=0, **small)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.json", "metrics.jsonl", "plan.toml"]
+    other = Trainer(Config(from_hf=folder, run_dir=str(tmp_path / "again"), device="cpu", **small))  # type: ignore[arg-type]
+    for (name, a), (_, b) in zip(first.engine.named_parameters(), other.engine.named_parameters()):
+        assert torch.equal(a, b), name
+
+
 def test_another_dtype_and_a_certain_checkpoint(tmp_path: Path) -> None:
     trained(tmp_path / "run", model="small-mlp", image_size="16", save_every=1)
     first = complete(tmp_path / "run" / "checkpoints")[-1]

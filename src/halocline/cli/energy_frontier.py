@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from halocline.cli.plan_options import PlanOptions, plan_from_options
-from halocline.energy.frequency_plan import FrequencyPlan
-from halocline.energy.frontier import Frontier, solve
-from halocline.energy.plot import draw_frontier
-from halocline.energy.profile_table import ProfileTable
-from halocline.energy.savings import FACTORS, Saving, loss, rounding_loss, savings
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frontier import Frontier, solve
+from halocline.energy.frontier.plot import draw_frontier
+from halocline.energy.frontier.savings import FACTORS, Saving, loss, rounding_loss, savings
+from halocline.energy.profile.table import ProfileTable
 from halocline.plan.plan import Plan
 
 _SAMPLE = 100

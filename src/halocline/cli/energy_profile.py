@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halocline.energy.profile_table import ProfileTable
+from halocline.energy.profile.table import ProfileTable
 from halocline.train.config import Config
 
 
@@ -60,9 +60,9 @@ def run(options: Options) -> int:
 
 
 def _derive(options: Options, directory: str) -> int:
-    from halocline.energy.offline import Missing, derive
-    from halocline.energy.profile_files import write_profile
-    from halocline.energy.timing_csv import meter_name
+    from halocline.energy.profile.files import write_profile
+    from halocline.energy.profile.offline import Missing, derive
+    from halocline.energy.profile.timing_csv import meter_name
 
     missing = Missing(
         options.frequency,

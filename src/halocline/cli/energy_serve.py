@@ -11,7 +11,7 @@ from halocline.plan.plan import SCHEDULES
 from halocline.plan.require import require_choice
 
 if TYPE_CHECKING:
-    from halocline.energy.frequency_plan import FrequencyPlan
+    from halocline.energy.frontier.frequency_plan import FrequencyPlan
     from halocline.energy.server.settings import Settings
 
 TOKEN = "HALOCLINE_ENERGY_TOKEN"
@@ -121,7 +121,7 @@ def _token(options: Options) -> str | None:
 
 
 def _load_plans(path: str) -> tuple[FrequencyPlan, ...]:
-    from halocline.energy.frequency_plan import FrequencyPlan
+    from halocline.energy.frontier.frequency_plan import FrequencyPlan
 
     place = Path(path)
     names = sorted(place.glob("*.json")) if place.is_dir() else [place]

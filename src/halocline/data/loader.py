@@ -202,7 +202,7 @@ class _Fetcher(torch.utils.data.Dataset["Step | Exception"]):
             self.dataset.read(sample, what, pixels, part=part, epoch=batch.epoch)[channels]
             for sample in batch.samples[slice(*box[0])]
         ]
-        return torch.stack(read)
+        return torch.stack(read) if len(read) > 1 else read[0][None]
 
 
 def lost_worker(error: Exception) -> str | None:

@@ -39,13 +39,16 @@ class View:
         return (rows[0] + self.top, rows[1] + self.top), (columns[0] + self.left, columns[1] + self.left)
 
     def turn(self, pixels: NDArray) -> NDArray:
-        """What was read of the source, (..., h, w), as it is seen."""
+        """What was read of the source, (..., h, w), as it is seen: memory of its own, which may be the array's."""
+        given = pixels
         if self.transpose:
             pixels = pixels.swapaxes(-1, -2)
         if self.flip_rows:
             pixels = pixels[..., ::-1, :]
         if self.flip_columns:
             pixels = pixels[..., ::-1]
+        if pixels is given and pixels.flags.owndata and pixels.flags.writeable and pixels.flags.c_contiguous:
+            return pixels
         return pixels.copy()  # laid out afresh: torch takes no array that runs backwards
 
 

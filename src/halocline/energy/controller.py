@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from halocline.energy.clock import GuardedClock
-from halocline.energy.marks import Mark, Marks
-from halocline.energy.meter import Reading
-from halocline.energy.sampler import Sampler
-from halocline.energy.setter import Setter
-from halocline.energy.span import Span
+from halocline.energy.device.clock import GuardedClock
+from halocline.energy.device.marks import Mark, Marks
+from halocline.energy.device.meter import Reading
+from halocline.energy.device.setter import Setter
+from halocline.energy.profile.sampler import Sampler
+from halocline.energy.profile.span import Span
 from halocline.schedule.instruction import COMPUTE, FORWARD, STEP, Instruction
 
 BATCH_INPUT = "batch-input"

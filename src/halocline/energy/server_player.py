@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from halocline.energy.attribution import Estimate
 from halocline.energy.client import RankClient, RankSchedule
 from halocline.energy.controller import Frequencies, Step
-from halocline.energy.span import Span
-from halocline.energy.window import Window
+from halocline.energy.profile.attribution import Estimate
+from halocline.energy.profile.span import Span
+from halocline.energy.profile.window import Window
 from halocline.schedule.instruction import COMPUTE, Instruction
 
 

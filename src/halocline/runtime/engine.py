@@ -285,7 +285,7 @@ class Engine:
         for observer in self.observers:
             observer.begin(self.steps)
         try:
-            with kept_randomness():
+            with kept_randomness(self.world.device):
                 self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True), orders(batch.inputs))
                 self._remember()
                 self.run(work, lambda: self._finish(work))

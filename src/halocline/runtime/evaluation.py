@@ -102,11 +102,10 @@ def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> E
         {},
         engine.relay.entering,
     )
-    with _in_evaluation(engine), engine.sharding.gathered():
-        with kept_randomness():
-            sizes = sorted({n for n in work.samples if n}, reverse=True)
-            engine.relay.learn(fields(batch.inputs), sizes, orders(batch.inputs))
-            sums = executor.evaluate(work, measures)
+    with _in_evaluation(engine), engine.sharding.gathered(), kept_randomness(engine.world.device):
+        sizes = sorted({n for n in work.samples if n}, reverse=True)
+        engine.relay.learn(fields(batch.inputs), sizes, orders(batch.inputs))
+        sums = executor.evaluate(work, measures)
         totals = engine.world.sum(sums, label="sum of measures").tolist()
     return Evaluation(totals[0] / batch.samples, batch.samples, dict(zip(measures, totals[1:])))
 

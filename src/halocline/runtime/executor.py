@@ -29,6 +29,7 @@ from halocline.runtime.boundary import Crossing
 from halocline.runtime.common import Common
 from halocline.runtime.lost import PeerLost, is_lost
 from halocline.runtime.passage import Passages
+from halocline.runtime.patchwork import to_device
 from halocline.runtime.reduction import Reduction, parts_of_team
 from halocline.runtime.shard import is_split
 from halocline.runtime.shortage import OutOfMemory, is_shortage
@@ -275,7 +276,8 @@ class Executor:
             assert self.work.inputs is not None
             whole = self.work.inputs(microbatch)
             locals_ = [t[tuple(slice(a, b) for a, b in runner.origin(c))] for t, c in zip(whole, received)]
-            inputs = [t.detach().to(self.world.device, copy=runner.exchanger is not None) for t in locals_]
+            copied = runner.exchanger is not None
+            inputs = [to_device(t.detach(), self.world.device, copied) for t in locals_]
         elif (pipe, stage) in self._same_ranks:
             above = self.held[pipe, stage - 1, microbatch]
             inputs = [t.detach() for t in above.outputs]  # the same ranks hold both stages: handed over as it is

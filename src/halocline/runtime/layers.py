@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import nn
@@ -56,7 +56,7 @@ def derived_seed(*parts: object) -> int:
 @contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
     """Random numbers from `seed` inside, the caller's own afterwards."""
-    with kept_randomness():
+    with kept_randomness(torch.device("cpu")):
         seed_randomness(seed, torch.device("cpu"))
         yield
 

@@ -14,6 +14,11 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, contains, is_empty, slices
 
 
+def to_device(tensor: Tensor, device: torch.device | str, copy: bool = False) -> Tensor:
+    """A tensor on a device. Nobody waits for a copy from pinned memory; one to the host is read at once."""
+    return tensor.to(device, non_blocking=torch.device(device).type == "cuda", copy=copy)
+
+
 class Patchwork:
     """Stands for a tensor of `shape` made of `pieces`, each with the box that it covers, batch dim included.
 
@@ -59,6 +64,6 @@ class Patchwork:
         for origin, tensor in self.pieces:
             if contains(origin, box):
                 pixels = tensor[slices(box, origin)]
-                return pixels if self._device is None else pixels.to(self._device)
+                return pixels if self._device is None else to_device(pixels, self._device)
         have = ", ".join(str(origin) for origin, _ in self.pieces) or "nothing"
         raise ValueError(f"this rank needs box {box} of the batch and was given {have}: read what engine.reads() names")

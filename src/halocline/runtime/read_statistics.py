@@ -78,7 +78,8 @@ class _Reads(TorchFunctionMode):
 
     def _ask(self, norm: _NormBase, args: Any, kwargs: Any, output: Any) -> None:
         """Whether a norm of the user's own gives something else if its statistics are other numbers."""
-        with torch.no_grad(), kept_randomness(), untouched([norm], own_tensors=True):
+        assert norm.running_mean is not None
+        with torch.no_grad(), kept_randomness(norm.running_mean.device), untouched([norm], own_tensors=True):
             for statistics in (norm.running_mean, norm.running_var):
                 assert statistics is not None
                 statistics.mul_(3).add_(2)

@@ -1,11 +1,12 @@
-"""Summing a stage's gradients over the ranks that share its parameters: one flat message per dtype, started early.
+"""Summing a stage's gradients over the ranks that share its parameters: a few flat messages, started early.
 
 Knows parameters and the ranks that share them; nothing of schedules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,54 +16,91 @@ from halocline.runtime.shard import give_gradient, is_sharded, settle, shard
 from halocline.runtime.world import World
 from halocline.tiling.exchanger import Exchanger
 
+BUCKET = 64 * 2**20
+"""Bytes of a message, unless one parameter has more: so much memory a stage needs beside its gradients."""
+
+
+@dataclass
+class Bucket:
+    """Parameters of one kind whose gradients travel together. The first numbers of `flat` say who has a gradient at
+    all: a parameter that no rank used keeps None."""
+
+    members: list[nn.Parameter]
+    flat: Tensor
+    complete: bool
+    """Whether this rank has a gradient of each, and so need not look at the others' numbers."""
+    handle: Any
+
+    @property
+    def places(self) -> Sequence[Tensor]:
+        return self.flat[len(self.members) :].split([shard(p).numel() for p in self.members])
+
 
 class Reduction:
-    """One reduction under way. `start` returns at once; `finish` waits and writes the sums back.
+    """One reduction under way, from when it is made; `finish` waits and gives parameters the sums.
 
     Of a parameter that tensor ranks share in parts, the sharers of one part sum that part.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], world: World, ranks: tuple[int, ...], name: str) -> None:
         self.world, self.ranks, self.name = world, ranks, name
-        self.buckets: list[tuple[list[nn.Parameter], Tensor, Any]] = []
-        by_kind: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-        for parameter in parameters:
-            if parameter.requires_grad:
-                settle(parameter)
-                by_kind.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-        for (dtype, device), members in by_kind.items():
-            # The first numbers say who has a gradient at all: a parameter that no rank used keeps None.
-            flat = torch.zeros(len(members) + sum(_sizes(members)), dtype=dtype, device=device)
-            flat[: len(members)] = torch.tensor([p.grad is not None for p in members], dtype=dtype, device=device)
-            for p, place in zip(members, self._places(flat, members)):
-                if p.grad is not None and p.grad.layout is not torch.strided:
-                    raise ValueError(
-                        f"a parameter of shape {tuple(p.shape)} has a {p.grad.layout} gradient, and ranks sum dense "
-                        f"ones: make its embedding with sparse=False"
-                    )
-                if p.grad is not None:
-                    place.copy_(shard(p.grad).reshape(-1))
-            self.buckets.append((members, flat, world.start_sum(flat, ranks, name)))
+        trained = [p for p in parameters if p.requires_grad]
+        for p in trained:
+            settle(p)
+        self.buckets = [self._started(members) for members in _together(trained)]
+
+    def _started(self, members: list[nn.Parameter]) -> Bucket:
+        dtype, device = members[0].dtype, members[0].device
+        flat = torch.zeros(len(members) + sum(shard(p).numel() for p in members), dtype=dtype, device=device)
+        present = [p.grad is not None for p in members]
+        bucket = Bucket(members, flat, all(present), None)
+        flat[: len(members)] = torch.tensor(present, dtype=dtype, device=device)
+        for p, place in zip(members, bucket.places):
+            if p.grad is None:
+                continue
+            if p.grad.layout is not torch.strided:
+                raise ValueError(
+                    f"a parameter of shape {tuple(p.shape)} has a {p.grad.layout} gradient, and ranks sum dense "
+                    f"ones: make its embedding with sparse=False"
+                )
+            place.copy_(shard(p.grad).reshape(-1))
+            p.grad = None  # its memory is the next bucket's
+        bucket.handle = self.world.start_sum(flat, self.ranks, self.name)
+        return bucket
 
     @property
     def handles(self) -> list[Any]:
         """What is under way: one all-reduce per bucket."""
-        return [handle for _, _, handle in self.buckets]
-
-    @staticmethod
-    def _places(flat: Tensor, members: Sequence[nn.Parameter]) -> Sequence[Tensor]:
-        return flat[len(members) :].split(_sizes(members))
+        return [bucket.handle for bucket in self.buckets]
 
     def finish(self) -> None:
-        for members, flat, handle in self.buckets:
-            self.world.wait(handle, f"rank {self.world.rank} waits for {self.name} over ranks {list(self.ranks)}")
-            used = (flat[: len(members)].abs() > 0).tolist()  # complex numbers have no order
-            for p, place, present in zip(members, self._places(flat, members), used):
+        for bucket in self.buckets:
+            story = f"rank {self.world.rank} waits for {self.name} over ranks {list(self.ranks)}"
+            self.world.wait(bucket.handle, story)
+            count = len(bucket.members)
+            used = [True] * count if bucket.complete else (bucket.flat[:count].abs() > 0).tolist()
+            for p, place, present in zip(bucket.members, bucket.places, used):
                 if present:
                     give_gradient(p, place)  # a view of the bucket: no copy back
-                else:
-                    p.grad = None
         self.buckets = []
+
+
+def _together(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Parameters of one dtype and device, so many that their gradients fill a bucket."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+    for p in parameters:
+        kinds.setdefault((p.dtype, p.device), []).append(p)
+    for members in kinds.values():
+        filling: list[nn.Parameter] = []
+        size = 0
+        for p in members:
+            own = shard(p).numel() * p.element_size()
+            if filling and size + own > BUCKET:
+                yield filling
+                filling, size = [], 0
+            filling.append(p)
+            size += own
+        yield filling
 
 
 def parts_of_team(parameters: Sequence[nn.Parameter], exchangers: Sequence[Exchanger]) -> None:
@@ -78,7 +116,3 @@ def parts_of_team(parameters: Sequence[nn.Parameter], exchangers: Sequence[Excha
             part = None if exchanger.put_off is None else exchanger.put_off.pop(p, None)
             if part is not None:
                 p.grad = part if p.grad is None else p.grad.add_(part)
-
-
-def _sizes(parameters: Sequence[nn.Parameter]) -> list[int]:
-    return [shard(p).numel() for p in parameters]

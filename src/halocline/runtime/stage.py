@@ -5,7 +5,7 @@ Knows tensors, tiles and autograd; nothing of messages, schedules or other stage
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +18,7 @@ from torch.func import functional_call
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
 from halocline.runtime.boundary import BATCH, Crossing, order_of, positions
+from halocline.runtime.halves import Branch, input_half, weight_half
 from halocline.runtime.hand_over import as_tensors, describe, handed_on, require_no_twin, twins_in
 from halocline.runtime.layers import derived_seed
 from halocline.runtime.offload import offloaded
@@ -65,6 +66,8 @@ class Held:
     gradients: list[Tensor | None] = field(default_factory=list)
     """Of the outputs; filled by what the next stage sends back."""
     input_gradients: list[Tensor | None] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    """What the second half of a backward in two starts from."""
 
 
 class StageRunner:
@@ -321,20 +324,14 @@ class StageRunner:
     def backward_input(self, held: Held) -> None:
         """The half that the stage above waits for."""
         roots, gradients = self._roots(held)
-        leaves = [t for t in held.inputs if t.requires_grad]
-        found: Iterator[Tensor | None] = iter(())
-        if roots and leaves:
-            found = iter(torch.autograd.grad(roots, leaves, gradients, retain_graph=True, allow_unused=True))
-        gradients = [next(found, None) if t.requires_grad else None for t in held.inputs]
-        held.input_gradients = self._shares(gradients, held)
+        parameters = {p: None for _, layer in self.layers for p in layer.parameters() if p.requires_grad}
+        found, held.branches = input_half(roots, gradients, held.inputs, parameters)
+        held.input_gradients = self._shares(found, held)
 
     def backward_weight(self, held: Held) -> None:
         """The other half: parameter gradients accumulate."""
-        roots, gradients = self._roots(held)
-        parameters = [p for _, layer in self.layers for p in layer.parameters() if p.requires_grad]
-        if roots and parameters:
-            torch.autograd.backward(roots, gradients, inputs=parameters)
-        held.outputs, held.gradients = [], []
+        weight_half(held.branches)
+        held.outputs, held.gradients, held.branches = [], [], []
 
     # Between stages, what a team holds whole on every rank has a gradient that is the sum of what its ranks are sent:
     # whoever sent it, and to however many.

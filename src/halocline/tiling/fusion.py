@@ -259,9 +259,8 @@ def _halos_of(
     silent = _RECORDERS.setdefault(exchanger, NoCommunication(exchanger.rank, exchanger.size))
     tape = _Tape()
     silent.watcher = tape.watch
-    cuda = [tiles[0].local.device] if tiles[0].local.is_cuda else []
     try:
-        with torch.no_grad(), kept_randomness(cuda), untouched(modules, own_tensors=True):
+        with torch.no_grad(), kept_randomness(tiles[0].device), untouched(modules, own_tensors=True):
             blank: dict[int, TileTensor] = {}
             for tile in tiles:
                 spec = tile.spec

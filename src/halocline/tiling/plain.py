@@ -65,13 +65,21 @@ _apply_for_tiles = super(_SingleLevelFunction, _ForTiles).apply  # type: ignore[
 
 def _asked(ctx: Any) -> bool:
     """Whether torch.autograd.grad wants the gradients of leaves, which are then not accumulated: now, and whole."""
+    return any(_goes_on(node) is None for node, _ in ctx.next_functions if node is not None)
+
+
+def _goes_on(node: Any) -> bool | None:
+    """Whether the backward that runs goes on at a node; None where it ends there, at a leaf that is asked for."""
     try:
-        for node, _ in ctx.next_functions:
-            if node is not None:
-                torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # so torch says that a leaf is asked for
-        return True
-    return False
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # so torch says it
+        return None
+
+
+def wanted(ctx: Any) -> tuple[bool, ...]:
+    """Which of its gradients a function's backward is asked for now: half a backward asks for some of them."""
+    nodes = (node for node, _ in ctx.next_functions if node is not None)
+    return tuple(needed and _goes_on(next(nodes)) is not False for needed in ctx.needs_input_grad)
 
 
 def _hooked(leaf: Tensor) -> bool:

@@ -5,7 +5,7 @@ together and left as they were together.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy
@@ -22,10 +22,10 @@ def seed_randomness(seed: int, device: torch.device) -> None:
 
 
 @contextmanager
-def kept_randomness(devices: Sequence[torch.device] = ()) -> Iterator[None]:
-    """What is drawn within, on the CPU and on GPUs in `devices`, changes nothing that is drawn afterwards."""
+def kept_randomness(device: torch.device) -> Iterator[None]:
+    """What is drawn within, on the CPU and on `device`, changes nothing that is drawn afterwards."""
     pythons, numpys = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         try:
             yield
         finally:

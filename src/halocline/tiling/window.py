@@ -23,6 +23,7 @@ from halocline.tiling.exchanger import Wait
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
 from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, trial, worth_trying
+from halocline.tiling.plain import wanted
 from halocline.tiling.route import Route, index
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import alias, empty_as
@@ -261,13 +262,14 @@ class _Windowed(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         source, *rest = ctx.saved_tensors
         strips, params = rest[: ctx.strips], rest[ctx.strips :]
-        wanted = (ctx.needs_input_grad[0], *ctx.needs_input_grad[2:])
+        first, _, *others = wanted(ctx)
+        asked = (first, *others)
         if torch.is_grad_enabled():
-            grads = _backward_with_graph(ctx.task, grad, source, params, wanted)
+            grads = _backward_with_graph(ctx.task, grad, source, params, asked)
         elif ctx.parts is not None and ctx.task.linear:
-            grads = _backward_in_parts(ctx.task, ctx.parts, grad, source, strips, params, wanted)
+            grads = _backward_in_parts(ctx.task, ctx.parts, grad, source, strips, params, asked)
         else:
-            grads = _backward(ctx.task, grad, source, strips, params, wanted)
+            grads = _backward(ctx.task, grad, source, strips, params, asked)
         return grads[0], None, *grads[1:]
 
 

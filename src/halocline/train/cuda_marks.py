@@ -14,7 +14,7 @@ _LONG = 5.0
 
 
 class CudaMarks:
-    """Fits `halocline.energy.marks.Marks`."""
+    """Fits `halocline.energy.device.marks.Marks`."""
 
     immediate = False
 

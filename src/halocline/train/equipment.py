@@ -15,19 +15,19 @@ from typing import Any
 
 import torch
 
-from halocline.energy.attribution import Estimate
-from halocline.energy.clock import GuardedClock
 from halocline.energy.controller import Controller, Listener
-from halocline.energy.devices import open_device
-from halocline.energy.marks import Marks, TimeMarks
-from halocline.energy.meter import Clock, Meter
-from halocline.energy.profile_files import PROFILE, write_profile
-from halocline.energy.sampler import Sampler
+from halocline.energy.device.clock import GuardedClock
+from halocline.energy.device.devices import open_device
+from halocline.energy.device.marks import Marks, TimeMarks
+from halocline.energy.device.meter import Clock, Meter
+from halocline.energy.profile.attribution import Estimate
+from halocline.energy.profile.files import PROFILE, write_profile
+from halocline.energy.profile.sampler import Sampler
+from halocline.energy.profile.sweep import Report, Sweep, SweepPlayer
+from halocline.energy.profile.timing_csv import TimingCsv
+from halocline.energy.profile.window import Measured
 from halocline.energy.server_player import ServerPlayer
-from halocline.energy.simulated import SimulatedDevice
-from halocline.energy.sweep import Report, Sweep, SweepPlayer
-from halocline.energy.timing_csv import TimingCsv
-from halocline.energy.window import Measured
+from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.window_log import WindowLog
 from halocline.plan.plan import Plan
 from halocline.runtime.world import World

@@ -97,7 +97,7 @@ def forecast(config: Config) -> Forecast:
         f"{model.sequence} tokens" if model.sequence else " x ".join(map(str, plan.image or model.image)) + " pixels",
         plan,
         tuple(stages),
-        schedule.instruction_count * plan.replicas,
+        schedule.instruction_count,
         found.makespan,
         found.bubble,
         found.peak_memory if done is not None else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import resource
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -143,8 +144,7 @@ class Trainer:
                     self._evaluate(metrics)
                 if self._due(self.config.save_every) or ended or stop:
                     self._save()
-            if self.config.to_hf is not None and self.saved and not stop and self.world.rank == 0:
-                hf.save(self.config.to_hf, self.model, weights(checkpoints.Checkpoint(Path(self.saved))))
+            self._write_hf(stop)
         return Outcome(self.engine.steps, self.loss, self.scores, str(self.directory.path), self.saved, stop)
 
     def _due(self, every: int | None) -> bool:
@@ -187,12 +187,29 @@ class Trainer:
     def _save(self) -> None:
         if self.config.save_every == 0:
             return
-        state = {"sampler": self.batches.sampler.state(), "scores": self.scores, "loss": self.loss}
         root = self.directory.checkpoints
-        path = checkpoints.save(root, self.engine, state, self.config.to_dict(), versions())
-        self.saved = str(path)
+        self.saved = str(self._checkpoint(root))
         if self.world.rank == 0:
             checkpoints.prune(root, self.config.keep, self.engine.steps)
+
+    def _checkpoint(self, root: Path) -> Path:
+        state = {"sampler": self.batches.sampler.state(), "scores": self.scores, "loss": self.loss}
+        return checkpoints.save(root, self.engine, state, self.config.to_dict(), versions())
+
+    def _write_hf(self, interrupted: bool) -> None:
+        """The weights of the end in Hugging Face's layout, if that was asked for."""
+        target = self.config.to_hf
+        if target is None:
+            return
+        if interrupted:
+            self.progress.say(f"--to-hf {target} is not written, as the run was interrupted: go on with --resume")
+            return
+        source, passing = Path(self.saved), self.directory.path / "to-hf"
+        if not self.saved or source.name != checkpoints.name_of(self.engine.steps):  # no checkpoint of the end is kept
+            source = self._checkpoint(passing)
+        if self.world.rank == 0:
+            hf.save(target, self.model, weights(checkpoints.Checkpoint(source)))
+            shutil.rmtree(passing, ignore_errors=True)
 
     def _resume(self, begin: Beginning) -> None:
         """Go on from a checkpoint, if one is asked for and there is one."""

@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 
 from halocline.energy.client import Client, RankSchedule
-from halocline.energy.profile_table import ProfileTable, Row
+from halocline.energy.profile.table import ProfileTable, Row
 from halocline.energy.seat import Seat
 from halocline.energy.server.app import make_app
 from halocline.energy.server.serve import listen

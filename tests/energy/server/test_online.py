@@ -17,8 +17,8 @@ from serving import BLOCKING, FREQUENCIES, Cast, Near, Own, profile
 from halocline.cli import main
 from halocline.cli.energy_serve import Options, settings_of
 from halocline.energy.client import Client, RankSchedule, ServerRefused
-from halocline.energy.frequency_plan import FrequencyPlan
-from halocline.energy.frontier import Frontier, solve
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frontier import Frontier, solve
 from halocline.energy.server.schedulers import instruction_profiler
 from halocline.energy.server.settings import Settings
 from halocline.plan.plan import SCHEDULES, Plan

@@ -10,7 +10,7 @@ from browser import Browser, find
 from serving import BLOCKING, Cast, Near, profile
 
 from halocline.energy.client import Client
-from halocline.energy.frontier import solve
+from halocline.energy.frontier.frontier import solve
 from halocline.plan.plan import Plan
 
 TOKEN = "0123456789abcdef"

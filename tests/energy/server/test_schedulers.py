@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from serving import BLOCKING, FREQUENCIES, law, profile
 
-from halocline.energy.frequency_plan import FrequencyPlan
-from halocline.energy.frontier import solve
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frontier import solve
+from halocline.energy.frontier.straggling import ease, slowness
 from halocline.energy.seat import Seat, job_degrees
 from halocline.energy.server.digest import Digest
 from halocline.energy.server.schedulers import Roster, make_scheduler
@@ -18,7 +19,6 @@ from halocline.energy.server.schedulers.instruction_profiler import InstructionP
 from halocline.energy.server.schedulers.point_solution import PointSolution
 from halocline.energy.server.schedulers.turn import DEPLOYED, FAILED, PROFILING, SOLVING, Notice, Turn
 from halocline.energy.server.settings import Settings
-from halocline.energy.straggling import ease, slowness
 from halocline.plan.plan import Plan
 from halocline.plan.stage import Stage
 from halocline.schedule.generate import generate

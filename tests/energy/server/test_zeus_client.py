@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from serving import Near
 
-from halocline.energy.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.plan.plan import Plan
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import COMPUTE

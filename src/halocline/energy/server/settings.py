@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from halocline.energy.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.plan.plan import Plan
 from halocline.plan.require import require_choice, require_degree
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from halocline.energy.choices import Menu
-from halocline.energy.graph import graph_of
-from halocline.energy.profile_table import ProfileTable, Row
+from halocline.energy.frontier.choices import Menu
+from halocline.energy.frontier.graph import graph_of
+from halocline.energy.profile.table import ProfileTable, Row
 from halocline.schedule.instruction import COMPUTE, Schedule
 
 NOMINAL = "nominal"

@@ -6,7 +6,7 @@ import asyncio
 from itertools import accumulate, islice
 from typing import Any
 
-from halocline.energy.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.server.job import Job
 from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
 from halocline.energy.server.timeline import Timeline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from halocline.energy.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.server.digest import Digest
 from halocline.energy.server.schedulers.scheduler import Frequencies, Roster
 from halocline.energy.server.schedulers.turn import ALL_MAX, Notice, Turn

@@ -13,10 +13,11 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 
-from halocline.energy.descent import Descent
-from halocline.energy.frequency_plan import FrequencyPlan
-from halocline.energy.frontier import Frontier, solve
-from halocline.energy.profile_table import ProfileTable, Row
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frontier import Frontier, solve
+from halocline.energy.frontier.straggling import ease
+from halocline.energy.profile.descent import Descent
+from halocline.energy.profile.table import ProfileTable, Row
 from halocline.energy.server.digest import Digest, Part
 from halocline.energy.server.refusal import Refusal
 from halocline.energy.server.schedulers.point_solution import keeps_up
@@ -24,7 +25,6 @@ from halocline.energy.server.schedulers.scheduler import Frequencies, Roster
 from halocline.energy.server.schedulers.turn import DEPLOYED, FAILED, PROFILING, SOLVING, Notice, Turn
 from halocline.energy.server.settings import Settings
 from halocline.energy.server.timeline import Draftsman, Timeline
-from halocline.energy.straggling import ease
 from halocline.schedule.instruction import REDUCE
 
 _LOG = logging.getLogger("halocline.energy.server")

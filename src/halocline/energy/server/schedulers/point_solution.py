@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from halocline.energy.frequency_plan import FrequencyPlan
-from halocline.energy.frontier import Point
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frontier import Point
 from halocline.energy.server.digest import Digest
 from halocline.energy.server.schedulers.scheduler import Frequencies, Roster, computed
 from halocline.energy.server.schedulers.turn import PLAYING, Notice, Turn

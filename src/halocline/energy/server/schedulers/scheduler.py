@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from halocline.energy.frequency_plan import FrequencyPlan
-from halocline.energy.frontier import Point
+from halocline.energy.frontier.frequency_plan import FrequencyPlan
+from halocline.energy.frontier.frontier import Point
 from halocline.energy.seat import Seat
 from halocline.energy.server.digest import Digest
 from halocline.energy.server.schedulers.turn import Notice, Turn

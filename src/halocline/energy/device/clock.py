@@ -1,0 +1,141 @@
+"""A clock that is safe to hold: the device is told only where the frequency changes, and gets its own clock back
+however this process ends.
+
+    the process ends by ...                     and the clock is reset by ...
+    returning, an exception, Ctrl-C, sys.exit   close(), at the end of a `with` block or at exit
+    SIGTERM, SIGKILL, os._exit, a crash         the warden, a process that waits for this one to be gone
+
+No signal is handled here: a handler would run only once a wait inside a communication library is over.
+"""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+from halocline.energy.device.meter import Clock, ClockRefused
+from halocline.energy.device.warden import WATCHING
+
+
+class GuardedClock:
+    """Wraps a clock. Safe to use from several threads."""
+
+    def __init__(self, clock: Clock, say: Callable[[str], None] = lambda _: None) -> None:
+        self._clock, self._say = clock, say
+        self._lock = threading.RLock()  # Ctrl-C may close it while the same thread sets it
+        self._current: int | None = None
+        self._touched = self._refused = self._closed = False
+        self._warden: subprocess.Popen[bytes] | None = None
+        self.sets = 0
+        """How often the device was told."""
+        try:
+            self._frequencies = clock.frequencies()
+        except ClockRefused as error:
+            self._frequencies = []
+            self._refuse(error)
+
+    @property
+    def name(self) -> str:
+        return self._clock.name
+
+    @property
+    def current(self) -> int | None:
+        """MHz that was set, or None while the device runs at its own choice."""
+        return self._current
+
+    @property
+    def refused(self) -> bool:
+        """Whether the device does not let this process set its clock."""
+        return self._refused
+
+    @property
+    def stuck(self) -> int | None:
+        """MHz at which the device runs, if it does not let this process set its clock."""
+        return self._clock.actual() if self._refused else None
+
+    def frequencies(self) -> list[int]:
+        """MHz that can be set, highest first; none where none can."""
+        return [] if self._refused else list(self._frequencies)
+
+    def set(self, frequency: int | None) -> bool:
+        """Run at this many MHz, or (None) at the device's own choice; whether the device does so now. Where it refuses,
+        that is said once and measuring goes on."""
+        with self._lock:
+            if self._closed or self._refused:
+                return frequency is None
+            if frequency == self._current:
+                return True
+            if frequency is None:
+                self.reset()
+                return True
+            self._require(frequency)
+            try:
+                self._watch()
+                self._clock.set(frequency)
+            except ClockRefused as error:
+                self._refuse(error)
+                return False
+            self._current = frequency
+            self.sets += 1
+            return True
+
+    def reset(self) -> None:
+        """Give the device its own clock back."""
+        with self._lock:
+            if self._touched:
+                try:
+                    self._clock.reset()
+                except ClockRefused as error:
+                    self._refuse(error)
+            self._current = None
+
+    def close(self) -> None:
+        """Reset for good: nothing is set any more."""
+        with self._lock:
+            if self._closed:
+                return
+            self.reset()
+            self._closed = True
+            atexit.unregister(self.close)
+            if self._warden is not None:
+                self._warden.communicate(b"done\n")
+
+    def __enter__(self) -> GuardedClock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _require(self, frequency: int) -> None:
+        if frequency not in self._frequencies:
+            ends = f", {self._frequencies[0]} to {self._frequencies[-1]} MHz" if self._frequencies else ""
+            raise ValueError(
+                f"{frequency} MHz cannot be set: {self.name} has {len(self._frequencies)} frequencies{ends}; use a "
+                f"plan made for this device"
+            )
+
+    def _refuse(self, error: ClockRefused) -> None:
+        if not self._refused:
+            self._refused, self._current = True, None
+            self._say(f"{error}; measuring goes on at the device's own clock")
+
+    def _watch(self) -> None:
+        """Before the first set: from now on there is something to undo."""
+        if self._touched:
+            return
+        atexit.register(self.close)
+        command = [sys.executable, "-m", "halocline.energy.device.warden", *self._clock.rescue()]
+        try:
+            # A session of its own: what ends this process's group must not end the warden.
+            self._warden = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            raise ClockRefused(f"no process could be started to reset the clock of {self.name}: {error}") from error
+        assert self._warden.stdout is not None
+        if self._warden.stdout.readline() != WATCHING:
+            raise ClockRefused(f"the process that would reset the clock of {self.name} has ended: see what it said")
+        self._touched = True

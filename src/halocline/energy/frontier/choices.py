@@ -1,0 +1,148 @@
+"""What an instruction may choose between: a frequency, and the time and energy it then takes. Reads them off a profile
+and fills in what the profile lacks; knows no order of instructions.
+
+Where a profile lacks an instruction (all sums and differences are taken at equal frequencies):
+
+| instruction                     | is taken as                                                                      |
+|---------------------------------|----------------------------------------------------------------------------------|
+| backward, of both halves        | backward_input + backward_weight                                                 |
+| backward_input, backward_weight | half of the backward each                                                        |
+| recompute                       | the forward                                                                      |
+| reduce                          | no time, no energy                                                               |
+
+The backward of a stage that keeps only its input is measured with its recomputation, so without recompute rows it
+contains it, and a schedule that recomputes apart takes the forward out of it. With recompute rows, backward rows are
+the backward alone, and a backward that recomputes by itself is the sum of both.
+
+A profile with one stage per place of an interleaved plan is shared out: each of a place's chunks takes an equal part.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from halocline.energy.profile.table import ProfileTable, Row
+from halocline.plan.plan import Plan
+from halocline.schedule.instruction import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    RECOMPUTE,
+    REDUCE,
+)
+
+
+class Choice(NamedTuple):
+    """One way to run an instruction."""
+
+    frequency: int
+    """MHz."""
+    time: float
+    """Seconds."""
+    energy: float
+    """Joules of one rank."""
+
+
+Choices = tuple[Choice, ...]
+"""Highest frequency first."""
+
+
+class Menu:
+    """The choices of every instruction of a plan."""
+
+    def __init__(self, profile: ProfileTable, plan: Plan) -> None:
+        stages, places = len(plan.stages), plan.places
+        if profile.stages not in (stages, places):
+            needed = f"{stages} stages" if places == stages else f"{places} places of {plan.chunks} stages each"
+            raise ValueError(
+                f"the profile has {profile.stages} stages and the plan {needed}: profile this plan, or give the plan "
+                f"{profile.stages} stages"
+            )
+        self._profile, self._plan = profile, plan
+        self._known: dict[tuple[str, int, bool], Choices] = {}
+
+    def of(self, kind: str, stage: int, rebuilds: bool = False) -> Choices:
+        """The choices of an instruction of a kind (an instruction's, not a row's); none where it takes no time.
+
+        `rebuilds`: it is a backward that first recomputes its stage's activations."""
+        key = (kind, stage, rebuilds)
+        if key not in self._known:
+            self._known[key] = self._find(kind, stage, rebuilds)
+        return self._known[key]
+
+    def _find(self, kind: str, stage: int, rebuilds: bool) -> Choices:
+        if kind == FORWARD:
+            return self._rows(stage, "forward")
+        if kind == REDUCE:
+            return self._rows(stage, "reduce")
+        if kind == RECOMPUTE:
+            return self._rows(stage, "recompute") or self._rows(stage, "forward")
+        inside = rebuilds and bool(self._rows(stage, "recompute"))
+        if kind == BACKWARD:
+            made = self._backward(stage) if rebuilds else self._alone(stage)
+        else:
+            assert kind in (BACKWARD_INPUT, BACKWARD_WEIGHT), kind
+            made = self._half(kind, stage, rebuilds)
+            inside = inside and kind == BACKWARD_INPUT
+        return self._sum(made, self._rows(stage, "recompute"), stage) if inside else made
+
+    def _rows(self, stage: int, instruction: str) -> Choices:
+        profile, plan = self._profile, self._plan
+        if profile.stages == len(plan.stages):
+            return tuple(_choice(row) for row in profile.of(stage, instruction))
+        rows = profile.of(stage % plan.places, instruction)
+        return tuple(Choice(row.frequency, row.time / plan.chunks, row.energy / plan.chunks) for row in rows)
+
+    def _backward(self, stage: int) -> Choices:
+        """The whole backward as it was measured."""
+        whole = self._rows(stage, "backward")
+        if whole:
+            return whole
+        return self._sum(self._rows(stage, "backward_input"), self._rows(stage, "backward_weight"), stage)
+
+    def _alone(self, stage: int) -> Choices:
+        """The whole backward without recomputation."""
+        whole = self._backward(stage)
+        if not self._plan.stages[stage].recompute or self._rows(stage, "recompute"):
+            return whole
+        forward = {choice.frequency: choice for choice in self._rows(stage, "forward")}
+        pairs = [(choice, forward[choice.frequency]) for choice in whole if choice.frequency in forward]
+        self._require_common(bool(pairs), stage)
+        rest = [Choice(b.frequency, b.time - f.time, b.energy - f.energy) for b, f in pairs]
+        for (backward, first), left in zip(pairs, rest):
+            if left.time <= 0 or left.energy < 0:
+                raise ValueError(
+                    f"stage {stage} recomputes apart from its backward, which at {left.frequency} MHz takes "
+                    f"{backward.time:g} s, {backward.energy:g} J and its forward {first.time:g} s, {first.energy:g} J: "
+                    f"there is no recomputation in it to take out, add recompute rows to the profile"
+                )
+        return tuple(rest)
+
+    def _half(self, kind: str, stage: int, rebuilds: bool) -> Choices:
+        measured = self._rows(stage, kind.replace("-", "_"))
+        if measured:
+            return measured
+        alone = self._alone(stage)
+        if kind == BACKWARD_INPUT and rebuilds and not self._rows(stage, "recompute"):
+            # The rest of what was measured: the backward's other half and the recomputation inside it.
+            whole = {choice.frequency: choice for choice in self._backward(stage)}
+            return tuple(Choice(f, whole[f].time - time / 2, whole[f].energy - energy / 2) for f, time, energy in alone)
+        return tuple(Choice(f, time / 2, energy / 2) for f, time, energy in alone)
+
+    def _sum(self, left: Choices, right: Choices, stage: int) -> Choices:
+        others = {choice.frequency: choice for choice in right}
+        both = [(choice, others[choice.frequency]) for choice in left if choice.frequency in others]
+        self._require_common(bool(both), stage)
+        return tuple(Choice(a.frequency, a.time + b.time, a.energy + b.energy) for a, b in both)
+
+    def _require_common(self, found: bool, stage: int) -> None:
+        if not found:
+            raise ValueError(
+                f"stage {stage} has no frequency at which all parts of its backward were measured: profile forward, "
+                f"backward and recompute at the same frequencies"
+            )
+
+
+def _choice(row: Row) -> Choice:
+    return Choice(row.frequency, row.time, row.energy)

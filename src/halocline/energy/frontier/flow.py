@@ -1,0 +1,178 @@
+"""The frontier's solver: all vertices of the least cost over the iteration's time, by successive shortest paths. Knows
+nodes, arcs and curves, and nothing of instructions.
+
+Running operations for the least cost within a time T is a linear program in the moments when each begins and ends. Its
+dual is a flow from the first moment to the last: an arc carries the watts that shortening its operation would cost, and
+is as long as its curve says for that flow. At T* every operation takes its cheapest time and nothing flows. Then, again
+and again, the path with the least slack is found. Taking up that slack shortens T, which makes one vertex; then the
+path is filled until an operation on it has to get shorter, or another may get longer again. The flow is the slope of
+the cost, and the moments (the potentials) are an optimal solution at every vertex. When a path can take any flow, T is
+the least.
+
+Paths are searched from the last moment backwards: there the part of the graph that a search visits is smaller.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from halocline.energy.frontier.curve import Curve
+
+_ANY = 1 << 200
+"""Room without limit."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Moments, and arcs that keep them apart: each head comes at least its curve's fastest time after its tail."""
+
+    tails: Sequence[int]
+    heads: Sequence[int]
+    curves: Sequence[Curve]
+    moments: Sequence[int]
+    """Ticks of each node when every arc takes its cheapest time; the first and the last in time are source and sink."""
+    source: int
+    sink: int
+
+
+class Vertex(NamedTuple):
+    """A corner of the frontier."""
+
+    time: int
+    """Ticks."""
+    rise: int
+    """What it costs beyond the cheapest, in nanowatts x ticks."""
+    moments: array[int]
+    """The ticks of every node in an optimal solution."""
+
+
+def vertices(network: Network) -> Iterator[Vertex]:
+    """The frontier's corners, from the cheapest to the fastest."""
+    yield from _Run(network).vertices()
+
+
+class _Run:
+    """The state of one solution: moments, and of each arc its flow and its pieces next to that flow."""
+
+    def __init__(self, network: Network) -> None:
+        curves = network.curves
+        self.tails, self.heads = network.tails, network.heads
+        self.source, self.sink = network.source, network.sink
+        self.moments = list(network.moments)
+        self.into: list[list[tuple[int, int]]] = [[] for _ in self.moments]
+        self.out: list[list[tuple[int, int]]] = [[] for _ in self.moments]
+        for arc, (tail, head) in enumerate(zip(network.tails, network.heads)):
+            self.into[head].append((arc, tail))
+            self.out[tail].append((arc, head))
+        self.times = [curve.times for curve in curves]
+        self.limits = [(*curve.slopes, 0) for curve in curves]
+        """The arc has length times[k] while its flow is between limits[k] and limits[k - 1]."""
+        self.flow = [0] * len(curves)
+        self.piece = [len(curve.slopes) for curve in curves]
+        self.length = [curve.times[-1] for curve in curves]
+        """How long the arc is for more flow ..."""
+        self.room = [curve.slopes[-1] if curve.slopes else _ANY for curve in curves]
+        """... and how much more, until it gets shorter."""
+        self.back_length: list[int | None] = [None] * len(curves)
+        """How long it is for less flow; None where nothing flows ..."""
+        self.back_room = [0] * len(curves)
+        """... and how much less, until it gets longer."""
+
+    def vertices(self) -> Iterator[Vertex]:
+        flow = rise = 0
+        span = self.moments[self.sink] - self.moments[self.source]
+        yield Vertex(span, rise, array("q", self.moments))
+        while True:
+            slack, path = self._shortest_path()
+            if slack:
+                span -= slack
+                rise += flow * slack
+                yield Vertex(span, rise, array("q", self.moments))
+            amount = min(self.room[arc] if onward else self.back_room[arc] for arc, onward in path)
+            if amount >= _ANY:
+                return
+            for arc, onward in path:
+                self._set_flow(arc, self.flow[arc] + (amount if onward else -amount))
+            flow += amount
+
+    def _shortest_path(self) -> tuple[int, list[tuple[int, bool]]]:
+        """The path from source to sink with the least slack, which is taken out of the moments, as (arc, along it or
+        against it). Dijkstra's search; what is no farther than the node at hand goes on a stack and not on the heap."""
+        moments, into, out = self.moments, self.into, self.out
+        length, back_length = self.length, self.back_length
+        source, sink = self.source, self.sink
+        distance = [_ANY] * len(moments)
+        follow: list[tuple[int, bool]] = [(-1, True)] * len(moments)
+        settled = [False] * len(moments)
+        reached: list[tuple[int, int]] = []
+        stack: list[int] = [sink]
+        heap: list[tuple[int, int]] = []
+        near = distance[sink] = 0
+        while True:
+            if stack:
+                node = stack.pop()
+            else:
+                near, node = heappop(heap)
+            if settled[node]:
+                continue
+            settled[node] = True
+            if node == source:
+                break
+            reached.append((node, near))
+            base = near + moments[node]
+            for arc, other in out[node]:
+                if not settled[other]:
+                    less = back_length[arc]
+                    if less is not None:
+                        far = base + less - moments[other]
+                        if far < distance[other]:
+                            distance[other] = far
+                            follow[other] = arc, False
+                            if far == near:
+                                stack.append(other)
+                            else:
+                                heappush(heap, (far, other))
+            for arc, other in into[node]:
+                if not settled[other]:
+                    far = base - moments[other] - length[arc]
+                    if far < distance[other]:
+                        distance[other] = far
+                        follow[other] = arc, True
+                        if far == near:
+                            stack.append(other)
+                        else:
+                            heappush(heap, (far, other))
+        if near:
+            for node, far in reached:
+                moments[node] -= near - far
+        path = []
+        node = source
+        while node != sink:
+            arc, onward = follow[node]
+            path.append((arc, onward))
+            node = self.heads[arc] if onward else self.tails[arc]
+        return near, path
+
+    def _set_flow(self, arc: int, flow: int) -> None:
+        times, limits, piece = self.times[arc], self.limits[arc], self.piece[arc]
+        self.flow[arc] = flow
+        if len(times) == 1:  # most arcs: nothing about them changes
+            self.back_length[arc], self.back_room[arc] = times[0] if flow else None, flow
+            return
+        while piece and flow >= limits[piece - 1]:
+            piece -= 1
+        while flow < limits[piece]:
+            piece += 1
+        self.piece[arc] = piece
+        self.length[arc] = times[piece]
+        self.room[arc] = limits[piece - 1] - flow if piece else _ANY
+        if not flow:
+            self.back_length[arc], self.back_room[arc] = None, 0
+            return
+        while flow <= limits[piece]:
+            piece += 1
+        self.back_length[arc], self.back_room[arc] = times[piece], flow - limits[piece]

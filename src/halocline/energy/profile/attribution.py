@@ -1,0 +1,166 @@
+"""Attribution: from an energy counter that advances every 100 ms to the power of each kind of instruction, with an
+error bar. The counter is never read around an instruction.
+
+Between two advances the counter gains the sum, over what the device did meanwhile, of power x seconds:
+
+    E[k+1] - E[k]  =  sum over loads  P[load] x seconds of the load in (t[k], t[k+1])  +  P[waiting] x the rest
+
+Hundreds of such equations for a handful of powers are solved by least squares. A load is a kind of instruction of a
+stage at a frequency. Where the equations cannot tell two loads apart, both get their common mean and an error bar that
+says so: every power is held, as weakly as a single equation would, to the mean power of the device.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from halocline.energy.device.meter import Reading
+from halocline.energy.profile.span import Load, Span, load
+
+WAITING = Load(-1, "waiting", None)
+"""The device is not at work: its power is the blocking power."""
+
+_ELSEWHERE = 0.1
+"""The part of the time between two advances that may lie outside of steps; more, and the equation is left out."""
+_UNIT = 1e-3
+"""Joules by which counters count: no equation is more exact."""
+
+
+class Estimate(NamedTuple):
+    """A number that was measured."""
+
+    value: float
+    error: float
+    """One standard deviation."""
+
+    def times(self, other: Estimate) -> Estimate:
+        """The product of two independent ones."""
+        return Estimate(
+            self.value * other.value,
+            ((self.error * other.value) ** 2 + (other.error * self.value) ** 2) ** 0.5,
+        )
+
+    def at_least(self, limit: float) -> Estimate:
+        return Estimate(max(limit, self.value), self.error)
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ± {self.error:.2g}"
+
+
+def mean(values: Sequence[float]) -> Estimate:
+    """Of independent measurements of one thing."""
+    center = sum(values) / len(values)
+    if len(values) < 2:
+        return Estimate(center, abs(center))
+    square = sum((value - center) ** 2 for value in values) / (len(values) - 1)
+    return Estimate(center, (square / len(values)) ** 0.5)
+
+
+class Powers(dict[Load, Estimate]):
+    """Watts of every load. Of a load that no equation holds, only the device's mean power is known."""
+
+    mean = Estimate(0.0, 0.0)
+
+    def __missing__(self, name: Load) -> Estimate:
+        return self.mean
+
+
+class Attribution:
+    """Collects steps and solves for powers whenever asked."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Load, int] = {WAITING: 0}
+        self._products: dict[tuple[int, int], float] = {}
+        """Sums over equations of seconds x seconds, of two loads."""
+        self._moments: dict[int, float] = {}
+        """Sums of seconds x joules."""
+        self._squares = self._joules = self._seconds = 0.0
+        self.equations = 0
+        self.waited = 0.0
+        """Seconds that the device was seen to wait."""
+        self._readings: deque[Reading] = deque()
+        self._spans: deque[Span] = deque()
+        self._steps: deque[tuple[float, float]] = deque()
+
+    def add(self, begin: float, end: float, spans: Iterable[Span], readings: Iterable[Reading]) -> None:
+        """A step from `begin` to `end`: what the device did, and the counter's advances since the last step was added.
+        An advance after the end counts once the next step is added."""
+        self._steps.append((begin, end))
+        self._spans.extend(sorted(spans, key=lambda span: span.start))
+        self._readings.extend(readings)
+        while len(self._readings) > 1 and self._readings[1].time <= end:
+            first, second = self._readings.popleft(), self._readings[0]
+            self._drop_before(first.time)
+            self._equation(first, second)
+
+    def _drop_before(self, time: float) -> None:
+        while self._spans and self._spans[0].end <= time:
+            self._spans.popleft()
+        while self._steps and self._steps[0][1] <= time:
+            self._steps.popleft()
+
+    def _equation(self, first: Reading, second: Reading) -> None:
+        length = second.time - first.time
+        inside = sum(max(0.0, min(b, second.time) - max(a, first.time)) for a, b in self._steps)
+        if length <= 0 or inside < (1 - _ELSEWHERE) * length:
+            return
+        seconds: dict[int, float] = {}
+        for span in self._spans:
+            if span.start >= second.time:
+                break
+            overlap = min(span.end, second.time) - max(span.start, first.time)
+            number = self._numbers.setdefault(load(span), len(self._numbers))
+            seconds[number] = seconds.get(number, 0.0) + max(0.0, overlap)
+        seconds[0] = max(0.0, length - sum(seconds.values()))
+        self.waited += seconds[0]
+        joules = second.energy - first.energy
+        for i, x in seconds.items():
+            self._moments[i] = self._moments.get(i, 0.0) + x * joules
+            for j, y in seconds.items():
+                self._products[i, j] = self._products.get((i, j), 0.0) + x * y
+        self._squares += joules**2
+        self._joules += joules
+        self._seconds += length
+        self.equations += 1
+
+    def powers(self) -> Powers:
+        """Watts of every load, and while waiting; none before the first equation."""
+        if not self.equations:
+            return Powers()
+        size = len(self._numbers)
+        products, moments = np.zeros((size, size)), np.zeros(size)
+        for (i, j), value in self._products.items():
+            products[i, j] = value
+        for i, value in self._moments.items():
+            moments[i] = value
+        center = self._joules / self._seconds
+        spread = max(abs(center), _UNIT)  # how far from the mean a power may be before anything is known of it
+        identity = np.eye(size) / spread**2
+        variance = (spread * self._seconds / self.equations) ** 2
+        for _ in range(20):  # the error of an equation and the powers depend on each other
+            precision = products / variance + identity
+            watts = np.linalg.solve(precision, moments / variance + center / spread**2)
+            rest = self._squares - 2 * watts @ moments + watts @ products @ watts
+            known = size - np.trace(np.linalg.solve(precision, identity))
+            before, variance = variance, max(rest / max(self.equations - known, 1.0), _UNIT**2)
+            if abs(before - variance) < 1e-3 * variance:
+                break
+        errors = np.sqrt(np.diag(np.linalg.inv(products / variance + identity)))
+        found = Powers(
+            {name: Estimate(float(watts[number]), float(errors[number])) for name, number in self._numbers.items()}
+        )
+        found.mean = Estimate(center, spread)
+        return found
+
+
+def energy_at(readings: Sequence[Reading], time: float) -> float:
+    """The counter at a moment: on the line between the advances around it, or through the two nearest ones."""
+    if len(readings) < 2:
+        return readings[0].energy if readings else 0.0
+    number = next((n for n, reading in enumerate(readings) if reading.time >= time), len(readings) - 1)
+    a, b = readings[max(1, number) - 1], readings[max(1, number)]
+    return a.energy + (b.energy - a.energy) * (time - a.time) / (b.time - a.time)

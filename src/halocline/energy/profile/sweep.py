@@ -1,0 +1,131 @@
+"""The sweep: every stage goes down the frequencies, from the highest, until energy no longer falls; what was measured
+on the way is the profile. Every rank holds the same sweep and is told the same, so all agree without asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from halocline.energy.controller import Frequencies, Step
+from halocline.energy.profile.attribution import Estimate
+from halocline.energy.profile.descent import Descent
+from halocline.energy.profile.files import Found
+from halocline.energy.profile.span import Span
+from halocline.energy.profile.window import Measured, Window
+from halocline.schedule.instruction import COMPUTE, Instruction
+
+
+class Report(NamedTuple):
+    """What a rank found in a window."""
+
+    rows: list[Measured]
+    blocking: Estimate | None
+    """Watts while waiting."""
+    stuck: int | None = None
+    """MHz at which the rank's device runs, if its clock may not be set."""
+
+
+class Sweep:
+    """Which stage runs at which frequency, and what was found."""
+
+    def __init__(
+        self, stages: int, available: Sequence[int], *, lowest: int = 0, stride: int = 1, patience: int = 2
+    ) -> None:
+        if not available:
+            raise ValueError(
+                "there are 0 frequencies to sweep: use --meter simulated, a GPU's nvml or zeus, or --from DIR"
+            )
+        self.descents = [Descent(available, lowest=lowest, stride=stride, patience=patience) for _ in range(stages)]
+        self.found: Found = {}
+        self.blocking: Estimate | None = None
+        self._stuck = False
+
+    @property
+    def done(self) -> bool:
+        """Whether every stage has come to its end, or a clock cannot be set and there is one frequency to measure."""
+        return self._stuck or all(descent.done for descent in self.descents)
+
+    @property
+    def clocks(self) -> tuple[int, ...]:
+        """MHz of each stage now; a stage that is done runs at its highest, and slows nobody."""
+        return tuple(descent.frequency for descent in self.descents)
+
+    def saw(self, reports: Mapping[int, Report]) -> None:
+        """A window is over; what every rank found in it."""
+        clocks = list(self.clocks)
+        self._stuck = any(report.stuck is not None for report in reports.values())
+        known = [report.blocking for report in reports.values() if report.blocking is not None]
+        if known:
+            self.blocking = min(known, key=lambda estimate: estimate.error)
+        power = self.blocking.value if self.blocking is not None else 0.0
+        for stage, descent in enumerate(self.descents):
+            if descent.done:
+                continue
+            rows = [r for report in reports.values() for r in report.rows if r.stage == stage]
+            stuck = [report.stuck for report in reports.values() if any(r.stage == stage for r in report.rows)]
+            if self._stuck:
+                clocks[stage] = min((mhz for mhz in stuck if mhz is not None), default=clocks[stage])
+            cost = 0.0
+            for kind in sorted({row.kind for row in rows}):
+                time, energy = _team([row for row in rows if row.kind == kind])
+                self.found[stage, kind, clocks[stage]] = time, energy
+                cost += energy.value - power * time.value
+            descent.saw(cost)
+
+
+class SweepPlayer:
+    """A player and a listener of the controller: plays a sweep."""
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        instructions: Sequence[Instruction],
+        steps: int,
+        exchange: Callable[[Report], Mapping[int, Report]],
+        *,
+        warmup: int = 0,
+        settle: int = 0,
+        stuck: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`steps` of a window count, after `settle` steps that do not, and `warmup` in the first. `exchange` gives
+        every rank's report to all. `stuck`: MHz, once the device's clock is known not to be settable."""
+        self._stuck = stuck
+        self.sweep = sweep
+        self._stages = [i.stage for i in instructions if i.kind in COMPUTE]
+        self._steps, self._settle, self._exchange = steps, settle, exchange
+        self._window = Window()
+        self._left = steps + max(settle, warmup)
+
+    def play(self, step: int) -> Frequencies | None:
+        if not self._left:
+            self.sweep.saw(
+                self._exchange(Report(self._window.measured(), self._window.blocking_power(), self._stuck()))
+            )
+            self._window.clear()
+            self._left = self._steps + self._settle
+        clocks = self.sweep.clocks
+        return [clocks[stage] for stage in self._stages]
+
+    def span(self, span: Span) -> None:
+        """Steps are enough."""
+
+    def step(self, step: Step) -> None:
+        self._left -= 1
+        self._window.add(step, self._left < self._steps)
+
+    def close(self) -> None:
+        """The sweep keeps what it saw."""
+
+
+def _team(rows: Sequence[Measured]) -> tuple[Estimate, Estimate]:
+    """The ranks of a team take as long as the slowest; energy is the mean of theirs."""
+    energies = [row.energy for row in rows if row.energy is not None]
+    if not energies:
+        raise ValueError(
+            "no energy was measured: a sweep needs a meter (--meter nvml, zeus or simulated), and steps in which its "
+            "counter advances, about every 0.1 s; use more --num-prof-steps"
+        )
+    count = len(energies)
+    energy = Estimate(sum(e.value for e in energies) / count, sum(e.error**2 for e in energies) ** 0.5 / count)
+    return max((row.time for row in rows), key=lambda time: time.value), energy
