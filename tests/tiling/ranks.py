@@ -6,6 +6,7 @@ with one device.
     assert_exact(lambda x, y: torch.cat([x, y], 1), [(1, 3, 9, 9), (1, 2, 9, 9)], grid=(1, 3))
 
     on_threads(4, lambda exchanger: ...)           # returns the four results
+    in_turns(4, 0, lambda exchanger: ...)          # the same, each with random numbers of its own
     on_processes(2, function_of_a_test_module, 7)  # function(7) in each of two gloo processes
 """
 
@@ -38,9 +39,40 @@ from halocline.tiling.spec import TileSpec
 # ---------------------------------------------------------------------------------------------------------- threads
 
 
-def on_threads(size: int, function: Callable[[ThreadExchanger], Any], deadline: float = 300.0) -> list[Any]:
+class TakingTurns(ThreadExchanger):
+    """Ranks of which one runs at a time, until it waits for another: so each draws random numbers of its own."""
+
+    turn = threading.Lock()
+
+    def _take(self, peer: int) -> Tensor:
+        state = torch.get_rng_state()
+        self.turn.release()
+        try:
+            return super()._take(peer)
+        finally:
+            self.turn.acquire()
+            torch.set_rng_state(state)
+
+
+def in_turns(size: int, seed: int, function: Callable[[ThreadExchanger], Any]) -> list[Any]:
+    """`on_threads` for functions that draw random numbers: every rank starts with this seed."""
+
+    def on_turn(exchanger: ThreadExchanger) -> Any:
+        with TakingTurns.turn:
+            torch.manual_seed(seed)
+            return function(exchanger)
+
+    return on_threads(size, on_turn, kind=TakingTurns)
+
+
+def on_threads(
+    size: int,
+    function: Callable[[ThreadExchanger], Any],
+    deadline: float = 300.0,
+    kind: type[ThreadExchanger] = ThreadExchanger,
+) -> list[Any]:
     """What `function(exchanger)` returns on each of `size` ranks; the first error of any rank is raised here."""
-    exchangers = ThreadExchanger.connect(size, deadline)
+    exchangers = kind.connect(size, deadline)
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from operators import FUNCTIONAL
-from ranks import assert_close, image, on_processes, on_threads
+from ranks import assert_close, image, in_turns, on_processes, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
@@ -30,6 +30,7 @@ CUTS: dict[str, Callable[[int], list[int]]] = {
     "even": lambda n: [0, n // 2, n],
     "one pixel": lambda n: [0, 1, n],
 }
+"""With the second, one of four tiles has one pixel in both dims, and two have in one."""
 
 
 def lying(shape: tuple[int, ...], order: tuple[int, ...], salt: int = 0) -> Tensor:
@@ -48,6 +49,14 @@ def seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
     return sorted((d for d, n in enumerate(shape) if n > 1), key=lambda d: -strides[d])
 
 
+def own_strides(x: TileTensor) -> tuple[int, ...]:
+    """How the whole lies, as this rank knows without asking another: it may come to be the one that is asked."""
+    agreed = whole_strides(x)
+    narrow = sum(x.local.shape[d] < 2 for d in x.spec.dims) > 1
+    # Which of two dims of one pixel lies outside is told by their strides alone, which a slice of channels upsets.
+    return agreed if narrow or not x.local.numel() else strides_in(memory_order(x.local), tuple(x.shape))
+
+
 def follows(call: Callable[..., Any], shapes: list[tuple[int, ...]], plain: list[Tensor], dims: int, order: str) -> str:
     """What is wrong with the order in memory of the results on tiles; nothing, if they are refused."""
     inputs = [lying(s, ORDERS[order](len(s)), i) for i, s in enumerate(shapes)]
@@ -57,7 +66,7 @@ def follows(call: Callable[..., Any], shapes: list[tuple[int, ...]], plain: list
 
         def on_tile(exchanger: tiling.Exchanger, cuts: list[list[int]] = cuts) -> list[tuple[int, ...]]:
             results = tensors(call(*[tiling.tile(x, cuts=cuts, group=exchanger) for x in inputs], *plain))
-            return [whole_strides(r) if isinstance(r, TileTensor) else r.stride() for r in results]
+            return [own_strides(r) if isinstance(r, TileTensor) else r.stride() for r in results]
 
         for strides in on_threads(prod(len(c) - 1 for c in cuts), on_tile):
             for found, whole in zip(strides, expected):
@@ -124,6 +133,72 @@ WAYS: dict[str, Callable[[Tensor], Any]] = {
 def test_after_what_models_do(order: str, dims: int) -> None:
     wrong = {name: follows(way, [SHAPES[dims]], [], dims, order) for name, way in WAYS.items()}
     assert not any(wrong.values()), wrong
+
+
+ONE_PIXEL: dict[str, Callable[[Tensor], Tensor]] = {
+    "nothing": lambda x: x,
+    "activation": F.relu,
+    "square": lambda x: x * x,
+    "by channel": lambda x: x * image((1, 4, 1, 1)),
+    "plain image": lambda x: x + image(tuple(x.shape)),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "group norm": lambda x: F.group_norm(x, 2),
+    "layer norm": lambda x: F.layer_norm(x, tuple(x.shape[1:])),
+    "response norm": lambda x: F.local_response_norm(x, 2),
+    "dropout": lambda x: F.dropout(x, 0.3),
+    "dropout of channels": lambda x: F.dropout2d(x, 0.3),
+    "alpha dropout": lambda x: F.feature_alpha_dropout(x, 0.3, True),
+    "turned": lambda x: x.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2),
+    "activation and resize": lambda x: F.interpolate(F.gelu(x), scale_factor=2),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("order", ORDERS)
+def test_all_tiles_of_one_pixel_forgot_how_the_whole_lies(order: str, batch: int) -> None:
+    """No rank can see it then; torch gives dims of size 1 any strides."""
+    x = lying((batch, 4, 2, 2), ORDERS[order](4))
+    for name, function in ONE_PIXEL.items():
+
+        def drawn(x: Tensor, function: Callable[[Tensor], Tensor] = function) -> Tensor:
+            return torch.randn_like(torch.tanh(function(x)))
+
+        torch.manual_seed(3)
+        expected = drawn(x)
+        for cuts in ([[0, 1, 2], [0, 1, 2]], [[0, 2], [0, 1, 2]]):
+
+            def on_tile(exchanger: tiling.Exchanger, cuts: list[list[int]] = cuts) -> Tensor:
+                out = drawn(tiling.tile(x, cuts=cuts, group=exchanger))
+                assert isinstance(out, TileTensor)
+                return out.full()
+
+            for found in in_turns(prod(len(c) - 1 for c in cuts), 3, on_tile):
+                assert torch.equal(found, expected), name
+
+
+def test_ranks_disagreed_whether_a_tensor_is_contiguous() -> None:
+    """And went different ways where a model asks."""
+    x = lying((2, 4, 3, 4), ORDERS["channels last"](4))
+
+    def on_tile(exchanger: tiling.Exchanger) -> list[bool]:
+        y = tiling.tile(x, cuts=[[0, 1, 3], [0, 1, 4]], group=exchanger)
+        return [y.is_contiguous(), y.is_contiguous(memory_format=torch.channels_last), y[..., 1:].is_contiguous()]
+
+    assert on_threads(4, on_tile) == [[False, True, False]] * 4
+
+
+def test_a_sum_with_a_plain_image_of_one_channel() -> None:
+    """One channel lies in both memory formats, of which torch takes the first."""
+    x = torch.empty_strided((2, 1, 6, 3), (18, 1, 3, 1), dtype=torch.float64).copy_(image((2, 1, 6, 3)))
+    plain = image((2, 1, 6, 3), 1)
+    assert (x + plain).stride() == (18, 18, 3, 1) != x.stride(), "this is about such strides"
+
+    def on_tile(exchanger: tiling.Exchanger) -> tuple[int, ...]:
+        out = tiling.tile(x, cuts=[[0, 4, 6], [0, 1, 3]], group=exchanger) + plain
+        assert isinstance(out, TileTensor)
+        return whole_strides(out)
+
+    assert on_threads(4, on_tile) == [(18, 18, 3, 1)] * 4
 
 
 def test_a_dim_of_size_one_lies_where_its_stride_puts_it() -> None:

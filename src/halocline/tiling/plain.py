@@ -24,7 +24,7 @@ from halocline.tiling.boxes import slices
 from halocline.tiling.exchanger import Exchanger
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import alias
+from halocline.tiling.strides import alias, held_strides, laid_out, memory_order
 from halocline.tiling.view import GatheredView
 
 
@@ -126,7 +126,8 @@ class _Cut(torch.autograd.Function):
         ctx.spec = spec
         part = plain[index(slices(spec.box, tuple((0, n) for n in spec.size)), spec.dims)]
         # A copy, so that the whole need not stay in memory for the sake of one tile of it.
-        return part.clone(memory_format=torch.preserve_format)
+        strides = held_strides(memory_order(plain), tuple(part.shape), spec.dims)
+        return laid_out(part.clone(memory_format=torch.preserve_format), strides)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 Ints = tuple[int, ...]
@@ -41,6 +41,18 @@ def strides_in(order: Ints, shape: Ints) -> Ints:
     """The strides of a new tensor of this shape whose dims lie in memory in this order, the outermost first."""
     strides = dict(zip(order, contiguous_strides(tuple(shape[d] for d in order))))
     return tuple(strides[d] for d in range(len(shape)))
+
+
+@lru_cache(maxsize=4096)
+def held_strides(order: Ints, shape: Ints, dims: Ints) -> Ints:
+    """The same of the part of a tensor whose `dims` (negative) are cut, by which one can tell their order even where
+    two are of size 1, or one and the batch: their strides would be equal, and mean the order of the dims."""
+    strides = list(strides_in(order, shape))
+    cut = [len(shape) + d for d in dims]
+    for outer, inner in reversed(list(pairwise(order))):
+        if outer in cut and (inner in cut or inner == 0) and max(shape[outer], shape[inner]) <= 1:
+            strides[outer] = max(strides[outer], strides[inner] + (outer > inner))
+    return tuple(strides)
 
 
 def channels_last_strides(shape: Ints) -> Ints:
@@ -71,27 +83,50 @@ def memory_order(tensor: Tensor) -> Ints:
     return _order(tuple(tensor.shape), tensor.stride())
 
 
-def empty_as(like: Tensor, size: Sequence[int]) -> Tensor:
-    """An uninitialised tensor of another size whose dims lie in memory as those of `like` do."""
+def empty_as(like: Tensor, size: Sequence[int], cut: Ints = ()) -> Tensor:
+    """An uninitialised tensor of another size whose dims, some of them `cut`, lie in memory as those of `like` do."""
     shape = tuple(like.shape)
     if like.stride() == contiguous_strides(shape):
         return torch.empty(size, dtype=like.dtype, device=like.device)
-    strides = strides_in(memory_order(like), tuple(size))
+    strides = held_strides(memory_order(like), tuple(size), cut)
     return torch.empty_strided(size, strides, dtype=like.dtype, device=like.device)
 
 
 def in_format_of(out: Tensor, *like: Tensor) -> Tensor:
     """The same values in the memory format that torch's operators give to what they make from `like`; a copy of it."""
-    formats = {suggest_memory_format(t) for t in like}
-    return apart(out.contiguous(memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format), *like)
+    formats = {suggested_format(t) for t in like}
+    form = formats.pop() if len(formats) == 1 else torch.contiguous_format
+    return laid_out(apart(out.contiguous(memory_format=form), *like), strides_of(form, tuple(out.shape)))
+
+
+def strides_of(form: torch.memory_format, shape: Ints) -> Ints:
+    """The strides of a new tensor of this shape in a memory format."""
+    return contiguous_strides(shape) if form is torch.contiguous_format else channels_last_strides(shape)
+
+
+def suggested_format(like: Tensor) -> torch.memory_format:
+    """The memory format in which torch's operators make their results of such a tensor.
+
+    As torch has it, but of one pixel, too, which may be part of an image that lies in no format."""
+    order = memory_order(like)
+    if like.ndim not in CHANNELS_LAST or order != (0, *range(2, like.ndim), 1) or not all(like.stride()):
+        return torch.contiguous_format
+    return CHANNELS_LAST[like.ndim]
 
 
 def in_order_of(out: Tensor, like: Tensor, function: Callable[..., Tensor], *args: Any) -> Tensor:
     """The same values, lying in memory as the result of torch's `function(like, *args)` does, which keeps the dims."""
-    strides = strides_in(_asked(function, args, memory_order(like), like.device), tuple(out.shape))
+    return laid_out(out, strides_in(_asked(function, args, memory_order(like), like.device), tuple(out.shape)))
+
+
+def laid_out(out: Tensor, strides: Ints) -> Tensor:
+    """The same values with these strides: copied only where a dim of more than one value has another stride."""
     if out.stride() == strides:
         return out
-    return torch.empty_strided(out.shape, strides, dtype=out.dtype, device=out.device).copy_(out)
+    if out.numel() and any(n > 1 and a != b for n, a, b in zip(out.shape, out.stride(), strides)):
+        return torch.empty_strided(out.shape, strides, dtype=out.dtype, device=out.device).copy_(out)
+    out.data = out.data.as_strided(out.shape, strides)  # in place, as autograd would not let others write to a view
+    return out
 
 
 @lru_cache(maxsize=1024)

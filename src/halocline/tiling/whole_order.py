@@ -7,17 +7,18 @@ gives a dim of size 1 the stride that its memory format wants there, and the rul
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from halocline.tiling.boxes import shape
 from halocline.tiling.plain import gather
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import Ints, memory_order, strides_in
+from halocline.tiling.strides import Ints, held_strides, laid_out, memory_order, strides_in
 
 if TYPE_CHECKING:
     from halocline.tiling.tensor import TileTensor
@@ -43,6 +44,62 @@ def whole_order(x: TileTensor) -> Ints:
 def whole_strides(x: TileTensor) -> Ints:
     """The strides that a new tensor in the likeness of the whole one has on one device. Every rank calls this."""
     return strides_in(whole_order(x), tuple(x.shape))
+
+
+def as_on_whole(
+    out: Tensor,
+    spec: TileSpec,
+    function: Callable[..., Tensor],
+    args: Sequence[Any],
+    kwargs: dict[str, Any] | None = None,
+    always: bool = False,
+) -> Tensor:
+    """What `function` made of the parts held, lying in memory as what it makes of the whole `args` on one device.
+
+    Torch forgets how dims of size 1 lie. So a rank with less than two pixels of a dim (or one that is `always` to) asks
+    it what becomes of a few pixels that lie as the whole does: what is forgotten here may be all that is known later.
+    """
+    if not always and not unclear(spec)[spec.exchanger.rank]:
+        return out
+    kwargs = kwargs or {}
+    values = tuple(_sketch(a) if isinstance(a, Tensor) else a for a in (*args, *kwargs.values()))
+    try:
+        order = _order_of_result(function, len(args), tuple(kwargs), values)
+    except TypeError:  # an argument that no cache can keep, as a list
+        order = _order_of_result.__wrapped__(function, len(args), tuple(kwargs), values)
+    except RuntimeError:  # a function that refuses the value of our pixels
+        return out
+    return laid_out(out, held_strides(order, tuple(out.shape), spec.dims))
+
+
+class _Sketch(NamedTuple):
+    """How a tensor lies in memory, in few pixels."""
+
+    shape: Ints
+    strides: Ints
+    dtype: torch.dtype
+    device: torch.device
+
+
+def _sketch(tensor: Tensor) -> _Sketch:
+    local = getattr(tensor, "local", tensor)
+    shape = tuple(min(n, 3) for n in tensor.shape)
+    dense = strides_in(memory_order(local), shape)
+    strides = tuple(0 if n > 1 and not s else d for n, s, d in zip(local.shape, local.stride(), dense))
+    return _Sketch(shape, strides, tensor.dtype, tensor.device)
+
+
+@lru_cache(maxsize=4096)
+def _order_of_result(function: Callable[..., Tensor], count: int, names: tuple[str, ...], values: Any) -> Ints:
+    with torch.no_grad(), unset_fake_temporarily():
+        few = [_few_pixels(v) if isinstance(v, _Sketch) else v for v in values]
+        return memory_order(function(*few[:count], **dict(zip(names, few[count:]))))
+
+
+def _few_pixels(sketch: _Sketch) -> Tensor:
+    size = 1 + sum((n - 1) * s for n, s in zip(sketch.shape, sketch.strides))
+    pixels = torch.full((size,), 1, dtype=sketch.dtype, device=sketch.device)
+    return pixels.as_strided(sketch.shape, sketch.strides)
 
 
 def gathered(x: TileTensor) -> Tensor:

@@ -26,7 +26,7 @@ from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, tria
 from halocline.tiling.plain import wanted
 from halocline.tiling.route import Route, index
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import alias, empty_as
+from halocline.tiling.strides import alias, empty_as, laid_out, strides_of, suggested_format
 from halocline.tiling.tensor import TileTensor, UntiledOperation
 
 Grads = Sequence[Tensor | None]
@@ -188,7 +188,8 @@ def _from_all(
         size = way.resize(source, shape(where.out_box))
         channel = source.ndim + way.dims[0] - 1
         size[channel] = task.operator.channels(params, size[channel])
-        return empty_as(source, size).zero_()
+        strides = strides_of(suggested_format(source), tuple(size))  # where pixels come later, they lie as all do
+        return torch.empty_strided(size, strides, dtype=source.dtype, device=source.device).zero_()
     return task.operator.forward(_padded(task, way, source, strips), where, params)
 
 
@@ -197,7 +198,8 @@ def _of_padded(task: Task, padded: Tensor, params: Sequence[Tensor | None]) -> T
     if not task.where.empty:
         return task.operator.forward(padded, task.where, params)
     nothing = _from_all(task, halo_route(task.where), padded.detach(), [], params)
-    return nothing + sum(t.flatten()[:0].sum() for t in (padded, *params) if t is not None)
+    graph = sum(t.flatten()[:0].sum() for t in (padded, *params) if t is not None)
+    return laid_out(nothing + graph, nothing.stride())
 
 
 def _padded(task: Task, way: Route, source: Tensor, strips: Sequence[Tensor]) -> Tensor:

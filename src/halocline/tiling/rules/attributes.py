@@ -15,7 +15,7 @@ _PROPERTIES = (
     "dtype device layout is_cuda is_cpu is_mps is_meta is_sparse is_sparse_csr is_quantized is_mkldnn is_nested "
     "is_xpu is_xla itemsize is_ipu is_maia is_vulkan is_mtia output_nr _version names _backward_hooks"
 )
-_METHODS = "is_floating_point is_complex is_signed element_size get_device is_inference is_contiguous is_pinned"
+_METHODS = "is_floating_point is_complex is_signed element_size get_device is_inference is_pinned"
 
 
 def _pass_through(name: str) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.whole_order import whole_strides
+from halocline.tiling.whole_order import as_on_whole, whole_strides
 
 # The constant of self-normalising networks: -(lambda * alpha) of SELU, Klambauer et al. (2017), which torch uses, too.
 _ALPHA = 1.7580993408473766
@@ -31,6 +31,12 @@ def _whole(value: float, x: TileTensor, by_channel: bool) -> Tensor:
         shape[first:] = [1] * (x.ndim - first)
         return torch.full(shape, value, dtype=x.dtype, device=x.device)  # torch draws these as one line
     return torch.empty_strided(shape, whole_strides(x), dtype=x.dtype, device=x.device).fill_(value)
+
+
+def _dropped(whole: Tensor, by_channel: bool) -> Tensor:
+    """Times a mask, as torch drops."""
+    mask = whole.new_ones(whole.shape[:2] + (1,) * (whole.ndim - 2)) if by_channel else torch.ones_like(whole)
+    return whole * mask
 
 
 def _dropout(function: Callable[..., Tensor], by_channel: bool, alpha: bool) -> None:
@@ -58,8 +64,10 @@ def _dropout(function: Callable[..., Tensor], by_channel: bool, alpha: bool) -> 
             # On zeros it gives the offset alone: positive where the value is kept, negative where it is dropped.
             offset = part_of(function(_whole(0.0, input, by_channel), p, True), spec).clone()
             scale = (offset > 0).to(local.dtype) / sqrt((1 - p) * (1 + p * _ALPHA * _ALPHA))
-            out = local.mul_(scale).add_(offset) if inplace else torch.addcmul(offset, local, scale)
-        return input if out is local else TileTensor.wrap(out, spec)
+            out = (local.mul_(scale) if inplace else local * scale).add_(offset)
+        if out is local:
+            return input
+        return TileTensor.wrap(as_on_whole(out, spec, _dropped, (input, by_channel)), spec)
 
 
 # Whether each form drops when it is not said.

@@ -16,8 +16,8 @@ from torch import Tensor
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.route import index
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import CHANNELS_LAST, definite
 from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.whole_order import as_on_whole
 
 _UNARY = """
 abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh bitwise_not ceil clone cos
@@ -49,7 +49,9 @@ def unary(function: Callable[..., Any]) -> Callable[..., TileTensor]:
     def on_pixels(input: TileTensor, *args: Any, **kwargs: Any) -> TileTensor:
         local = input.local
         out = function(local, *args, **kwargs)
-        return input if out is local else TileTensor.wrap(out, input.spec)
+        if out is local:
+            return input
+        return TileTensor.wrap(as_on_whole(out, input.spec, function, (input, *args), kwargs), input.spec)
 
     return on_pixels
 
@@ -68,7 +70,7 @@ def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTens
             else:
                 local = first.local
                 out = function(local, *[o.local if isinstance(o, TileTensor) else o for o in others])
-                return first if out is local else TileTensor.wrap(out, spec)
+                return first if out is local else TileTensor.wrap(as_on_whole(out, spec, function, args), spec)
         names = list(kwargs)
         values, spec = align((*args, *kwargs.values()), function, in_place)
         positional = values[: len(args)]
@@ -78,25 +80,20 @@ def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTens
         if in_place:
             assert isinstance(first, TileTensor)
             return first
-        return TileTensor.wrap(_as_of_wholes(out, (*args, *kwargs.values())), spec)
+        # A plain image was sliced, after which it lies in no memory format.
+        sliced = any(
+            isinstance(v, Tensor) and not isinstance(v, TileTensor) and v.ndim for v in (*args, *kwargs.values())
+        )
+        return TileTensor.wrap(as_on_whole(out, spec, function, args, kwargs, always=sliced), spec)
 
     return on_pixels
 
 
-def _as_of_wholes(out: Tensor, given: Iterable[Any]) -> Tensor:
-    """The result with the strides that torch gives to one of tensors that all lie in one memory format.
-
-    A plain one of the image's size was sliced, after which it lies in none; then torch goes by the strides alone, and
-    these may say something else of a dim of size 1.
-    """
-    tensors = [t for t in given if isinstance(t, Tensor)]
-    if all(isinstance(t, TileTensor) for t in tensors) or definite(out) is out:
-        return out
-    if any(t.shape != tensors[0].shape for t in tensors):
-        return out
-    form = torch.contiguous_format if out.is_contiguous() else CHANNELS_LAST[out.ndim]
-    wholes = [t.local if isinstance(t, TileTensor) else t for t in tensors]
-    return definite(out) if all(t.is_contiguous(memory_format=form) for t in wholes) else out
+def _was_sliced(value: Any, spec: TileSpec) -> bool:
+    """Whether it is a plain tensor with pixels: of a slice, which lies in no memory format, torch makes others."""
+    if not isinstance(value, Tensor) or isinstance(value, TileTensor):
+        return False
+    return any(value.ndim >= -d and value.shape[d] == n > 1 for d, n in zip(spec.dims, spec.size))
 
 
 def align(values: Iterable[Any], function: Any, in_place: bool = False) -> tuple[list[Any], TileSpec]:
@@ -179,7 +176,8 @@ def prelu(input: Tensor, weight: Tensor) -> TileTensor:
     """Its weight has one value per channel, dim 1, and does not broadcast as other operands do."""
     if not isinstance(input, TileTensor) or isinstance(weight, TileTensor) or 1 - input.ndim in input.spec.dims:
         raise untiled(F.prelu, (input, weight), why="its weight must be plain and its channels, dim 1, uncut")
-    return TileTensor.wrap(F.prelu(input.local, for_tiles(weight, input.spec.exchanger)), input.spec)
+    out = F.prelu(input.local, for_tiles(weight, input.spec.exchanger))
+    return TileTensor.wrap(as_on_whole(out, input.spec, F.prelu, (input, weight)), input.spec)
 
 
 @rule(F.glu)

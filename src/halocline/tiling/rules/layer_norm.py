@@ -24,6 +24,7 @@ from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import Dims, moments, owned_part
 from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.whole_order import as_on_whole
 
 
 class _Normalise(torch.autograd.Function):
@@ -94,11 +95,17 @@ def layer_norm(
         shape = local.shape[-len(normalized_shape) :]
         if prod(shape) == 0:  # an empty tile's
             return TileTensor.wrap(_connected(local, weight, bias), spec)
-        return TileTensor.wrap(F.layer_norm(local, shape, weight, bias, eps), spec)
+        out = F.layer_norm(local, shape, weight, bias, eps)
+        return TileTensor.wrap(as_on_whole(out, spec, _plain, (x, len(shape))), spec)
     if not set(spec.dims) <= set(dims):  # rows that several ranks share
         return on_whole(lambda whole: F.layer_norm(whole, tuple(normalized_shape), weight, bias, eps), x)
     weight, bias = (None if p is None else part_of(p, spec) for p in (weight, bias))
-    return TileTensor.wrap(_Normalise.apply(as_autocast(x.local).contiguous(), weight, bias, dims, eps, spec), spec)
+    out = _Normalise.apply(as_autocast(x.local).contiguous(), weight, bias, dims, eps, spec)
+    return TileTensor.wrap(as_on_whole(out, spec, _plain, (x, len(dims))), spec)
+
+
+def _plain(whole: Tensor, count: int) -> Tensor:
+    return F.layer_norm(whole, whole.shape[-count:])
 
 
 def _connected(local: Tensor, *parameters: Tensor | None) -> Tensor:
@@ -125,7 +132,8 @@ def rms_norm(
     dims = tuple(range(-len(normalized_shape), 0))
     if not set(x.spec.dims) & set(dims):
         weight = None if weight is None else for_tiles(weight, x.spec.exchanger)
-        return TileTensor.wrap(F.rms_norm(x.local, tuple(normalized_shape), weight, eps), x.spec)
+        out = F.rms_norm(x.local, tuple(normalized_shape), weight, eps)
+        return TileTensor.wrap(as_on_whole(out, x.spec, _plain_rms, (x, len(dims), weight is not None)), x.spec)
     if not set(x.spec.dims) <= set(dims):
         return on_whole(lambda whole: F.rms_norm(whole, tuple(normalized_shape), weight, eps), x)
     eps = torch.finfo(x.dtype).eps if eps is None else eps
@@ -134,6 +142,11 @@ def rms_norm(
     out = out if weight is None else out * weight
     assert isinstance(out, TileTensor)
     return TileTensor.wrap(in_format_of(out.local, x.local), out.spec)
+
+
+def _plain_rms(whole: Tensor, count: int, weighted: bool) -> Tensor:
+    shape = whole.shape[-count:]
+    return F.rms_norm(whole, shape, whole.new_ones(shape) if weighted else None)
 
 
 @rule(F.normalize)

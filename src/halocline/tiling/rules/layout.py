@@ -18,26 +18,36 @@ from halocline.tiling.tensor import TileTensor, rule
 from halocline.tiling.whole_order import likeness, unclear
 
 
-def _agreed(input: TileTensor, memory_format: torch.memory_format, ask: Callable[[Tensor], Tensor]) -> TileTensor:
-    """The tile of what is asked for: `input` itself, or a copy, as on one device and on the other ranks."""
+def _lies(input: TileTensor, memory_format: torch.memory_format, ask: Callable[[Tensor], bool]) -> bool:
+    """Whether the whole tensor lies as asked for on one device. Every rank calls this."""
     local, spec, lacking = input.local, input.spec, unclear(input.spec)
-    out = ask(local)
     whole = likeness(input)
     if whole is not None:
-        if is_alias_of(ask(whole), whole):
-            return input
-        out = local.clone(memory_format=memory_format) if out is local else out
-    elif any(lacking) and not isinstance(local, FakeTensor):
-        # Those who can see it say whether they copy, and the one who sees most in which order the dims lie.
-        copies = out is not local and not lacking[spec.exchanger.rank]
-        said = spec.exchanger.all_gather(torch.tensor([copies, *memory_order(local)], device=local.device)).tolist()
-        order = said[lacking.index(min(lacking))][1:]
-        asked = [*range(local.ndim)] if memory_format is torch.contiguous_format else [0, *range(2, local.ndim), 1]
-        lies = [[d for d in dims if input.shape[d] > 1] for dims in (order, asked)]
-        if not any(copied for copied, *_ in said) and lies[0] == lies[1]:
-            return input
-        out = local.clone(memory_format=memory_format) if out is local else out
-    return input if out is local else TileTensor.wrap(out, spec)
+        return ask(whole)
+    lies = ask(local)
+    if not any(lacking) or isinstance(local, FakeTensor):
+        return lies
+    # Those who can see it say whether it does, and the one who sees most in which order the dims lie.
+    seen = lies or bool(lacking[spec.exchanger.rank])
+    said = spec.exchanger.all_gather(torch.tensor([seen, *memory_order(local)], device=local.device)).tolist()
+    order = said[lacking.index(min(lacking))][1:]
+    asked = [*range(local.ndim)] if memory_format is torch.contiguous_format else [0, *range(2, local.ndim), 1]
+    orders = [[d for d in dims if input.shape[d] > 1] for dims in (order, asked)]
+    return all(seen for seen, *_ in said) and orders[0] == orders[1]
+
+
+def _agreed(input: TileTensor, memory_format: torch.memory_format, give: Callable[[Tensor], Tensor]) -> TileTensor:
+    """The tile of what is asked for: `input` itself, or a copy, as on one device and on the other ranks."""
+    if _lies(input, memory_format, lambda part: is_alias_of(give(part), part)):
+        return input
+    out = give(input.local)
+    return TileTensor.wrap(out.clone(memory_format=memory_format) if out is input.local else out, input.spec)
+
+
+@rule(Tensor.is_contiguous)
+def is_contiguous(input: TileTensor, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+    """That of the whole: ranks that answered for what they hold would go different ways."""
+    return _lies(input, memory_format, lambda part: part.is_contiguous(memory_format=memory_format))
 
 
 @rule(Tensor.contiguous)

@@ -22,6 +22,7 @@ from halocline.tiling.rules.gathered import held_part, on_wholes
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION
 from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.whole_order import as_on_whole
 
 
 def _reduction(arguments: dict[str, Any]) -> str:
@@ -54,8 +55,9 @@ def _pixelwise(function: Callable[..., Tensor]) -> None:
         weight = arguments.get("weight") if function in (F.mse_loss, F.l1_loss) else None
         names = [name for name, value in arguments.items() if isinstance(value, Tensor)]
         values, spec = align([arguments[name] for name in names], function)
+        given = dict(arguments)
         arguments.update(zip(names, values))
-        out = TileTensor.wrap(function(**arguments), spec)
+        out = TileTensor.wrap(as_on_whole(function(**arguments), spec, function, (), given), spec)
         if reduction == "mean" and weight is not None:
             return out.sum() / torch.sum(weight)
         if reduction == "mean":

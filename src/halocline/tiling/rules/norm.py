@@ -22,6 +22,7 @@ from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, merge, owned_part, owned_pixels
 from halocline.tiling.strides import CHANNELS_LAST, definite, with_definite_gradient
 from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.whole_order import as_on_whole
 
 Running = tuple[Tensor | None, Tensor | None, float]
 """Running mean, running variance and momentum."""
@@ -281,10 +282,16 @@ def batch_norm(
     if not training or spec.exchanger.size == 1:
         weight, bias = all_for_tiles((weight, bias), spec.exchanger)
         out = F.batch_norm(definite(local), running_mean, running_var, weight, bias, training, momentum, eps)
-        return TileTensor.wrap(with_definite_gradient(out), spec)
+        return TileTensor.wrap(with_definite_gradient(as_on_whole(out, spec, _plain, (input,))), spec)
     normalise = _ON_GPU if local.is_cuda and spec.bare else _ANYWHERE
     running = (running_mean, running_var, momentum)
-    return TileTensor.wrap(normalise(local, weight, bias, running, eps, count, spec), spec)
+    out = normalise(local, weight, bias, running, eps, count, spec)
+    return TileTensor.wrap(as_on_whole(out, spec, _plain, (input,)), spec)
+
+
+def _plain(whole: Tensor) -> Tensor:
+    channels = whole.shape[1]
+    return F.batch_norm(whole, whole.new_zeros(channels), whole.new_ones(channels))
 
 
 @rule(torch.batch_norm)

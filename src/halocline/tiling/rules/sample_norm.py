@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 
 from halocline.tiling.lanes import cut_in_batch, per_sample
 from halocline.tiling.plain import all_for_tiles
@@ -30,8 +29,9 @@ from halocline.tiling.rules.norm import (
 )
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import merge, owned_part
-from halocline.tiling.strides import definite, with_definite_gradient
+from halocline.tiling.strides import definite, suggested_format, with_definite_gradient
 from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.whole_order import as_on_whole
 
 
 def _folded(x: Tensor) -> list[Tensor]:
@@ -163,10 +163,10 @@ def group_norm(
         return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
     local = as_autocast(x.local)
     # As torch makes it: on a CPU it keeps the memory format, where the strides are truly those of one.
-    form = torch.contiguous_format if local.is_cuda else suggest_memory_format(local)
+    form = torch.contiguous_format if local.is_cuda else suggested_format(local)
     local = local.contiguous(memory_format=form)
     out, _, _ = _GroupNorm.apply(local, weight, bias, num_groups, eps, spec)
-    return TileTensor.wrap(out, spec)
+    return TileTensor.wrap(as_on_whole(out, spec, F.group_norm, (x, 1)), spec)
 
 
 @wraps(F.instance_norm)
@@ -223,7 +223,8 @@ def local_response_norm(
     x = _check(F.local_response_norm, input)
     if not x.local.numel():  # the pooling inside refuses some empty tensors
         return TileTensor.wrap(x.local * 1, x.spec)
-    return TileTensor.wrap(F.local_response_norm(x.local, size, alpha, beta, k), x.spec)
+    out = F.local_response_norm(x.local, size, alpha, beta, k)
+    return TileTensor.wrap(as_on_whole(out, x.spec, F.local_response_norm, (x, size)), x.spec)
 
 
 @rule(torch.group_norm)

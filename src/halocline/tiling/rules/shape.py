@@ -18,9 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from halocline.tiling.rules.gathered import view_of
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import apart, is_alias_of
+from halocline.tiling.strides import apart, held_strides, is_alias_of, laid_out, memory_order
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.whole_order import likeness, whole_strides
+from halocline.tiling.whole_order import likeness, unclear, whole_strides
 
 Ints = tuple[int, ...]
 
@@ -68,7 +68,14 @@ def permuted(input: TileTensor, order: Ints) -> TileTensor:
     ndim = input.ndim
     order = tuple(from_front(d, ndim) for d in order)
     positions = [order.index(p) for p in input.spec.positions(ndim)]
-    return TileTensor.wrap(input.local.permute(order), at(input.spec, positions, ndim))
+    spec, local = at(input.spec, positions, ndim), input.local.permute(order)
+    if unclear(spec)[spec.exchanger.rank]:
+        lies = tuple(order.index(d) for d in memory_order(input.local))
+        if memory_order(local) != lies:  # dims of size 1 with equal strides
+            strides = held_strides(lies, tuple(local.shape), spec.dims)
+            keep = [n > 1 for n in local.shape]
+            laid_out(local, tuple(a if k else b for k, a, b in zip(keep, local.stride(), strides)))
+    return TileTensor.wrap(local, spec)
 
 
 @rule(torch.permute, Tensor.permute)

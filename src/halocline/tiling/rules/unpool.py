@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from halocline.tiling.rules.convolution import tuples
@@ -22,6 +21,7 @@ from halocline.tiling.rules.elementwise import align
 from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.rules.pool_indices import coordinates, numbered
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import suggested_format
 from halocline.tiling.tensor import TileTensor, rule
 
 Ints = tuple[int, ...]
@@ -32,7 +32,7 @@ def _put(values: Tensor, numbers: Tensor, size: Sequence[int]) -> Tensor:
     dims = len(size)
     empty = values.new_zeros(*values.shape[:-dims], prod(size))
     out = empty.scatter(-1, numbers.flatten(-dims), values.flatten(-dims)).unflatten(-1, tuple(size))
-    return out.contiguous(memory_format=suggest_memory_format(values)) if dims == 2 else out  # as torch's own does
+    return out.contiguous(memory_format=suggested_format(values)) if dims == 2 else out  # as torch's own does
 
 
 @lru_cache(maxsize=1024)
