@@ -196,7 +196,8 @@ def _of_padded(task: Task, padded: Tensor, params: Sequence[Tensor | None]) -> T
     if not task.where.empty:
         return task.operator.forward(padded, task.where, params)
     nothing = _from_all(task, halo_route(task.where), padded.detach(), [], params)
-    return nothing + sum(t.flatten()[:0].sum() for t in (padded, *params) if t is not None)
+    ties = [t.flatten()[:0].sum() for t in (padded, *params) if t is not None and t.requires_grad]
+    return nothing + sum(ties) if ties else nothing  # as adding would make a bool a number
 
 
 def _padded(task: Task, way: Route, source: Tensor, strips: Sequence[Tensor]) -> Tensor:

@@ -256,3 +256,10 @@ def test_lanes_without_samples(cuts: list[list[int]]) -> None:
         return [F.instance_norm(x, weight=weight, bias=bias), F.group_norm(x, 2, weight, bias)]
 
     assert_exact(run, (1, 4, 5), cuts=cuts, dims=(-3, -1), plain=plain)
+
+
+def test_parameters_of_a_norm_that_are_tiles_are_refused() -> None:
+    with pytest.raises(UntiledOperation, match="must be plain"):
+        assert_exact(lambda x, w: F.group_norm(x, 2, w), [(2, 4, 6), (4,)], grid=(2,))
+    with pytest.raises(UntiledOperation, match="must be plain"):
+        assert_exact(lambda x, w: F.instance_norm(x, weight=w), [(2, 4, 6), (4,)], grid=(2,))

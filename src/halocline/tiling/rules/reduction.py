@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from halocline.tiling.plain import all_sum, for_tiles
+from halocline.tiling.plain import all_for_tiles, all_sum, for_tiles
 from halocline.tiling.rules.elementwise import align
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, Dims, Moments, owned_pixels
@@ -142,7 +142,7 @@ def _merged(function: Callable[[Tensor], Tensor], merge: Callable[[Tensor], Tens
 def _of_nothing(function: Callable[..., Tensor], x: TileTensor, args: Any, spec: TileSpec) -> Tensor:
     """What a function that refuses tensors without values makes of an empty tile: as few, connected to the tile."""
     like = function(torch.zeros([max(n, 1) for n in x.local.shape], dtype=x.dtype, device=x.device), *args)
-    return like.new_zeros(spec.local_shape(tuple(like.shape))) + x.local.sum()
+    return like.new_zeros(spec.local_shape(tuple(like.shape))) + x.local.sum() + like.flatten()[:0].sum()
 
 
 def _wrapped(out: Any, spec: TileSpec) -> Any:
@@ -172,6 +172,7 @@ def _reduction(
         some, every = _spatial(input, dims)
         if not some:
             spec = spec_after_reduction(input.spec, input.ndim, dims, keepdim)
+            args = all_for_tiles(args, spec.exchanger)  # which quantile is wanted, if that is learned
             if "quantile" in name and not input.local.numel():  # which torch refuses
                 return TileTensor.wrap(_of_nothing(partial(function, **kwargs), input, args, spec), spec)
             return _wrapped(function(input.local, *args, **kwargs), spec)
@@ -315,11 +316,11 @@ def vector_norm(
     x = x if dtype is None else x.to(dtype)  # type: ignore[assignment]
     if ord in (inf, -inf):
         return extreme(torch.amax if ord > 0 else torch.amin, torch.abs(x), dims, keepdim)  # type: ignore[arg-type]
-    if ord == 0:
-        return torch.ne(x, 0).sum(dims, keepdim).to(x.dtype)
+    if ord == 0 and x.is_complex():  # or torch warns of a single value
+        x = torch.abs(x)
     return _merged(
         lambda part: torch.linalg.vector_norm(part, ord, dims, keepdim),
-        lambda parts: torch.linalg.vector_norm(parts, ord, 0),
+        lambda parts: torch.linalg.vector_norm(parts, ord, 0) if ord else parts.sum(0),  # of counts
         x,  # type: ignore[arg-type]
     )
 
