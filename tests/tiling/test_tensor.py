@@ -264,3 +264,8 @@ def test_a_tile_that_is_made_a_leaf(assigned: bool) -> None:
         assert t.grad is None and t.local.grad is None
 
     on_threads(4, run)
+
+
+def test_prelu_of_one_weight_is_of_each_pixel_alone() -> None:
+    assert_exact(torch.nn.PReLU(), (3, 6, 7), grid=(2, 2))
+    assert_exact(torch.nn.PReLU(), (6, 7), grid=(2, 2))

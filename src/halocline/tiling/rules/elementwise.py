@@ -176,8 +176,9 @@ for _name in _NARY.split():
 
 @rule(torch.prelu, F.prelu, Tensor.prelu)
 def prelu(input: Tensor, weight: Tensor) -> TileTensor:
-    """Its weight has one value per channel, dim 1, and does not broadcast as other operands do."""
-    if not isinstance(input, TileTensor) or isinstance(weight, TileTensor) or 1 - input.ndim in input.spec.dims:
+    """Its weight has one value, or one per channel, dim 1, and does not broadcast as other operands do."""
+    cut = isinstance(input, TileTensor) and weight.numel() > 1 and 1 - input.ndim in input.spec.dims
+    if not isinstance(input, TileTensor) or isinstance(weight, TileTensor) or cut:
         raise untiled(F.prelu, (input, weight), why="its weight must be plain and its channels, dim 1, uncut")
     return TileTensor.wrap(F.prelu(input.local, for_tiles(weight, input.spec.exchanger)), input.spec)
 
