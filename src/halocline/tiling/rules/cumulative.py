@@ -107,7 +107,8 @@ def _trapezoids(y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
     """The area under each piece of the line between two neighbours."""
     later, earlier = _neighbours(y, dim)
     if x is None:
-        return (later + earlier) * (1 if dx is None else dx) / 2
+        step = 1 if dx is None else dx.item() if isinstance(dx, Tensor) else dx
+        return (later + earlier) * step / 2
     if x.ndim == 1 and not isinstance(x, TileTensor):
         x = x.view(-1, *(1,) * (y.ndim - 1 - from_front(dim, y.ndim)))
         return (later + earlier) * torch.diff(x, dim=0) / 2

@@ -265,8 +265,8 @@ def _variance(name: str, deviation: bool, with_mean: bool) -> None:
         asked = {**dict(zip(("dim", "unbiased", "keepdim"), args)), **kwargs}
         keepdim = asked.get("keepdim", False)
         correction = asked.get("correction")
-        if correction is None:
-            correction = int(asked.get("unbiased", True))
+        # A float, or a number of numpy's or a tensor would have the dtype of the division.
+        correction = float(asked.get("unbiased", True) if correction is None else correction)
         assert isinstance(input, TileTensor)
         if _none(asked.get("dim")):  # whose gradient torch divides by another number than its value
             return function(input.full(), (), correction=correction, keepdim=keepdim)
