@@ -269,3 +269,17 @@ def test_a_tile_that_is_made_a_leaf(assigned: bool) -> None:
 def test_prelu_of_one_weight_is_of_each_pixel_alone() -> None:
     assert_exact(torch.nn.PReLU(), (3, 6, 7), grid=(2, 2))
     assert_exact(torch.nn.PReLU(), (6, 7), grid=(2, 2))
+
+
+def test_a_tile_is_not_none() -> None:
+    x = tiling.tile(image((2, 3, 4, 6)), (1, 2), NoCommunication(0, 2))
+    assert (x == None, x != None, None == x, x == "a", x in [None]) == (False, True, False, False, False)  # noqa: E711
+    with pytest.raises(TypeError, match="unsupported operand"):
+        x + None
+
+
+def test_numbers_shifted_by_tiles() -> None:
+    def shifts(x: Tensor) -> list[Tensor]:
+        return [2 << x.abs().long(), 64 >> x.abs().long(), x.long() << 1]
+
+    assert_exact(shifts, (2, 3, 4, 6), grid=(2, 2), gradients=False)
