@@ -283,3 +283,11 @@ def test_numbers_shifted_by_tiles() -> None:
         return [2 << x.abs().long(), 64 >> x.abs().long(), x.long() << 1]
 
     assert_exact(shifts, (2, 3, 4, 6), grid=(2, 2), gradients=False)
+
+
+def test_an_operation_is_refused_by_its_public_name() -> None:
+    x = tiling.tile(image((2, 3, 4, 6)), (1, 2), NoCommunication(0, 2))
+    with pytest.raises(UntiledOperation, match=r"^torch\.linalg\.svdvals\(.*rule\(torch\.linalg\.svdvals\)$"):
+        torch.linalg.svdvals(x)
+    with pytest.raises(UntiledOperation, match=r"^torch\.nn\.functional\.one_hot\("):
+        F.one_hot(x.long())

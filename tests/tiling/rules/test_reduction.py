@@ -199,3 +199,12 @@ def test_a_learned_quantile_has_its_gradient(name: str, cuts: Any) -> None:
     for dim in (1, 2, None):
         assert_exact(lambda x, q, dim=dim: getattr(torch, name)(x, q, dim), (2, 5, 7, 9), **tiles)
         assert_exact(lambda x, q, dim=dim: getattr(x, name)(q=q, dim=dim), (2, 5, 7, 9), **tiles)
+
+
+def test_the_norm_of_frobenius() -> None:
+    for dims in ((2, 3), (1, 2), (0, -1)):
+        assert_exact(lambda x, dims=dims: torch.linalg.norm(x, "fro", dims), (2, 5, 7, 9), cuts=UNEVEN)
+        assert_exact(lambda x, dims=dims: torch.linalg.matrix_norm(x, "fro", dims, True), (2, 5, 7, 9), cuts=UNEVEN)
+    assert_exact(lambda x: torch.linalg.norm(x, ord="fro"), (7, 9), cuts=UNEVEN)
+    with pytest.raises(UntiledOperation, match=r"torch.linalg.matrix_norm\(.*other than 'fro'"):
+        assert_exact(lambda x: torch.linalg.norm(x, 1, (2, 3)), (2, 5, 7, 9), cuts=UNEVEN)

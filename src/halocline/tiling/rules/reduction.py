@@ -342,9 +342,20 @@ def norm(
 def linalg_norm(
     A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    if ord is not None and (dim is None or (isinstance(dim, (list, tuple)) and len(dim) != 1)):
-        raise untiled(torch.linalg.norm, (A, ord, dim), why="a matrix norm has no rule")
+    if ord == "fro" or (ord is not None and (dim is None or (isinstance(dim, (list, tuple)) and len(dim) != 1))):
+        return matrix_norm(A, ord, (-2, -1) if dim is None and A.ndim == 2 else dim, keepdim, dtype=dtype)
     return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
+
+
+@rule(torch.linalg.matrix_norm)
+def matrix_norm(
+    A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """That of Frobenius, the length of all values; the others need whole matrices."""
+    if ord != "fro" or not isinstance(dim, (list, tuple)) or len(dim) != 2:
+        why = "a matrix norm other than 'fro' of two dims has no rule"
+        raise untiled(torch.linalg.matrix_norm, (A, ord, dim), why=why)
+    return vector_norm(A, 2, dim, keepdim, dtype=dtype)
 
 
 @rule(F.cosine_similarity)
