@@ -36,6 +36,13 @@ CALLS: dict[str, Callable[[Tensor, Number], Any]] = {
     "pieces": lambda x, n: [*x.chunk(n(2), n(1)), *x.tensor_split(n(2), n(-1)), *x.split([n(1), n(3)], n(1))],
     "narrow": lambda x, n: [x.narrow(n(3), n(1), n(2)), x.select(n(1), n(2)), *x.unbind(n(1))],
     "joined": lambda x, n: [torch.cat([x, x], n(-1)), torch.stack([x, x], n(1))],
+    "diagonals": lambda x, n: [x.diagonal(n(1), n(0), n(1)), torch.diagonal(x, dim1=n(2), dim2=n(3))],
+    "variances": lambda x, n: [
+        x.var(1, correction=n(2)),
+        torch.std(x, correction=n(1)),
+        x.std((2, 3), correction=n(0)),
+    ],
+    "integrals": lambda x, n: [torch.trapezoid(x, dx=n(2), dim=n(1)), torch.cumulative_trapezoid(x, dx=n(3))],
     "softmax": lambda x, n: [F.softmax(x, n(1)), F.softmax(x, n(-1)), F.glu(x, n(1))],
 }
 
@@ -44,3 +51,9 @@ CALLS: dict[str, Callable[[Tensor, Number], Any]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_is_exact(name: str, number: Number) -> None:
     assert_exact(lambda x: CALLS[name](x, number), (2, 4, 6, 5), cuts=[[0, 6], [0, 2, 5]])
+
+
+@pytest.mark.parametrize("number", [np.float32, torch.tensor], ids=["numpy", "tensor"])
+def test_a_narrow_number_does_not_narrow_the_result(number: Callable[[float], Any]) -> None:
+    assert_exact(lambda x: [x.var((2, 3), correction=number(0.1)), x.std(correction=number(0.3))], (2, 4, 6, 5), (1, 2))
+    assert_exact(lambda x: torch.trapezoid(x, dx=number(0.1)), (2, 4, 6, 5), (1, 2))

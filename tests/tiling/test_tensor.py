@@ -264,3 +264,30 @@ def test_a_tile_that_is_made_a_leaf(assigned: bool) -> None:
         assert t.grad is None and t.local.grad is None
 
     on_threads(4, run)
+
+
+def test_prelu_of_one_weight_is_of_each_pixel_alone() -> None:
+    assert_exact(torch.nn.PReLU(), (3, 6, 7), grid=(2, 2))
+    assert_exact(torch.nn.PReLU(), (6, 7), grid=(2, 2))
+
+
+def test_a_tile_is_not_none() -> None:
+    x = tiling.tile(image((2, 3, 4, 6)), (1, 2), NoCommunication(0, 2))
+    assert (x == None, x != None, None == x, x == "a", x in [None]) == (False, True, False, False, False)  # noqa: E711
+    with pytest.raises(TypeError, match="unsupported operand"):
+        x + None
+
+
+def test_numbers_shifted_by_tiles() -> None:
+    def shifts(x: Tensor) -> list[Tensor]:
+        return [2 << x.abs().long(), 64 >> x.abs().long(), x.long() << 1]
+
+    assert_exact(shifts, (2, 3, 4, 6), grid=(2, 2), gradients=False)
+
+
+def test_an_operation_is_refused_by_its_public_name() -> None:
+    x = tiling.tile(image((2, 3, 4, 6)), (1, 2), NoCommunication(0, 2))
+    with pytest.raises(UntiledOperation, match=r"^torch\.linalg\.svdvals\(.*rule\(torch\.linalg\.svdvals\)$"):
+        torch.linalg.svdvals(x)
+    with pytest.raises(UntiledOperation, match=r"^torch\.nn\.functional\.one_hot\("):
+        F.one_hot(x.long())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import BackwardCFunction
@@ -286,6 +287,10 @@ def _name(func: Any) -> str:
     name = getattr(func, "__name__", repr(func))
     if getattr(func, "__objclass__", None) is not None or getattr(Tensor, name, None) is func:
         return f"torch.Tensor.{name}"
+    for space in (F, torch.linalg, torch.fft, torch.special):  # by the name that users call it by
+        short = name.removeprefix(space.__name__.rpartition(".")[2] + "_")
+        if getattr(space, short, None) is func:
+            return f"{space.__name__}.{short}"
     module = getattr(func, "__module__", None) or "torch"
     return name if module == "builtins" else f"{module.removesuffix('._C')}.{name}"
 

@@ -198,8 +198,10 @@ def _of_padded(task: Task, padded: Tensor, params: Sequence[Tensor | None]) -> T
     if not task.where.empty:
         return task.operator.forward(padded, task.where, params)
     nothing = _from_all(task, halo_route(task.where), padded.detach(), [], params)
-    graph = sum(t.flatten()[:0].sum() for t in (padded, *params) if t is not None)
-    return laid_out(nothing + graph, nothing.stride())
+    ties = [t.flatten()[:0].sum() for t in (padded, *params) if t is not None and t.requires_grad]
+    if not ties:
+        return nothing  # adding would make a bool a number
+    return laid_out(nothing + sum(ties), nothing.stride())
 
 
 def _padded(task: Task, way: Route, source: Tensor, strips: Sequence[Tensor]) -> Tensor:

@@ -122,3 +122,9 @@ def test_what_is_refused() -> None:
     x = tiling.tile(torch.zeros(SHAPE), (2, 2), NoCommunication(0, 4))
     with pytest.raises(UntiledOperation, match="out="):
         torch.gather(x, 1, CLASSES[:, None], out=torch.zeros(1))
+
+
+def test_take_along_dim_counts_from_the_end() -> None:
+    chosen = (CLASSES - 4).unsqueeze(1)
+    assert_exact(lambda x: torch.take_along_dim(x, chosen, 1), SHAPE, cuts=CUTS[0])
+    assert_exact(lambda x: torch.take_along_dim(x, torch.tensor([[[[-1, 0, -9]]]]), 3), SHAPE, cuts=CUTS[0])

@@ -53,3 +53,14 @@ def test_every_dim_and_sequences() -> None:
 def test_places_may_have_a_gradient() -> None:
     places = image((7,)).requires_grad_()
     assert_exact(lambda x, p: torch.trapezoid(x, p), SHAPE, grid=(1, 3), plain=[places])
+
+
+def test_no_differences_are_the_tensor_itself() -> None:
+    more = image((2, 4, 9, 1), 1)
+    assert_exact(lambda x: torch.diff(x, 0, -1, more, more), SHAPE, grid=(1, 3))
+
+
+def test_gradient_by_coordinates_where_a_tile_is_empty() -> None:
+    places = [image((2,)).cumsum(0), image((4,)).cumsum(0)]
+    cuts = ((0, 9), (0, 3, 3, 7))
+    assert_exact(lambda x: torch.gradient(x, spacing=places, dim=(0, 1)), SHAPE, cuts=cuts, dims=(-2, -1))

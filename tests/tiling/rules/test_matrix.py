@@ -61,3 +61,11 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_equals_one_device(name: str, kwargs: Any) -> None:
     assert_exact(lambda x: CASES[name](x), (2, 6, 9, 7), **kwargs)
+
+
+def test_cov_of_a_plain_tensor_with_weights_that_are_tiles() -> None:
+    assert_exact(lambda x, y: torch.cov(y, aweights=x.abs()), (6,), grid=(2,), plain=[image((3, 6), 1)])
+
+
+def test_cross_of_tiles_that_broadcast() -> None:
+    assert_exact(lambda x, y: torch.linalg.cross(x, y), (1, 3), grid=(2,), plain=[image((5, 3), 1)])

@@ -256,3 +256,16 @@ def test_lanes_without_samples(cuts: list[list[int]]) -> None:
         return [F.instance_norm(x, weight=weight, bias=bias), F.group_norm(x, 2, weight, bias)]
 
     assert_exact(run, (1, 4, 5), cuts=cuts, dims=(-3, -1), plain=plain)
+
+
+def test_parameters_of_a_norm_that_are_tiles_are_refused() -> None:
+    with pytest.raises(UntiledOperation, match="must be plain"):
+        assert_exact(lambda x, w: F.group_norm(x, 2, w), [(2, 4, 6), (4,)], grid=(2,))
+    with pytest.raises(UntiledOperation, match="must be plain"):
+        assert_exact(lambda x, w: F.instance_norm(x, weight=w), [(2, 4, 6), (4,)], grid=(2,))
+    with pytest.raises(UntiledOperation, match="must be plain"):
+        assert_exact(lambda x, w: F.batch_norm(x, None, None, w, None, True), [(2, 4, 6), (4,)], grid=(2,))
+
+
+def test_a_batch_without_samples_leaves_statistics_as_they_are() -> None:
+    assert_exact(nn.BatchNorm2d(4), (0, 4, 5, 6), grid=(2, 2))

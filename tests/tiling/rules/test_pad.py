@@ -93,7 +93,7 @@ def test_a_pad_that_does_not_fit_is_refused() -> None:
         F.pad(x, (6, 0), "reflect")
     with pytest.raises(ValueError, match="takes more than the 6"):
         F.pad(x, (-3, -4))
-    with pytest.raises(ValueError, match="unknown"):
+    with pytest.raises(NotImplementedError, match="unknown"):
         F.pad(x, (1, 1), "mirror")
 
 
@@ -130,3 +130,9 @@ def test_a_pad_that_leaves_no_pixels_is_refused(mode: str) -> None:
     x = tiling.tile(image((2, 3, 3)), (1,), NoCommunication(0, 1))
     with pytest.raises(UntiledOperation, match="leaves none"):
         F.pad(x, (-2, -1), mode)
+
+
+@pytest.mark.parametrize("pad", [(1, 2), (0, 1, 2, 0, 1, 1), (1, 1, 1, 1, 1, 1, 2, 1)])
+def test_a_batch_without_samples_is_padded(pad: tuple[int, ...]) -> None:
+    assert_exact(lambda x: F.pad(x, pad, value=2.0), (0, 2, 5, 6), grid=(2, 2))
+    assert_exact(lambda x: F.pad(x, (1, 2, 1, 0), "reflect"), (0, 2, 5, 6), grid=(2, 1))

@@ -189,3 +189,22 @@ def test_quantiles_of_channels_on_empty_tiles() -> None:
         return [x.quantile(0.3, 1), torch.nanquantile(x, several, dim=-3, keepdim=True), x.quantile(several, 0)]
 
     assert_exact(run, (2, 3, 7, 5), cuts=[[0, 0, 7], [0, 3, 5]], dims=(-2, -1))
+
+
+@pytest.mark.parametrize("name", ["quantile", "nanquantile"])
+@pytest.mark.parametrize("cuts", [UNEVEN, [[0, 7], [0, 4, 4, 9]]])
+def test_a_learned_quantile_has_its_gradient(name: str, cuts: Any) -> None:
+    wanted = torch.tensor([0.3, 0.8], dtype=torch.float64, requires_grad=True)
+    tiles: dict[str, Any] = {"cuts": cuts, "dims": (-2, -1), "plain": [wanted]}
+    for dim in (1, 2, None):
+        assert_exact(lambda x, q, dim=dim: getattr(torch, name)(x, q, dim), (2, 5, 7, 9), **tiles)
+        assert_exact(lambda x, q, dim=dim: getattr(x, name)(q=q, dim=dim), (2, 5, 7, 9), **tiles)
+
+
+def test_the_norm_of_frobenius() -> None:
+    for dims in ((2, 3), (1, 2), (0, -1)):
+        assert_exact(lambda x, dims=dims: torch.linalg.norm(x, "fro", dims), (2, 5, 7, 9), cuts=UNEVEN)
+        assert_exact(lambda x, dims=dims: torch.linalg.matrix_norm(x, "fro", dims, True), (2, 5, 7, 9), cuts=UNEVEN)
+    assert_exact(lambda x: torch.linalg.norm(x, ord="fro"), (7, 9), cuts=UNEVEN)
+    with pytest.raises(UntiledOperation, match=r"torch.linalg.matrix_norm\(.*other than 'fro'"):
+        assert_exact(lambda x: torch.linalg.norm(x, 1, (2, 3)), (2, 5, 7, 9), cuts=UNEVEN)

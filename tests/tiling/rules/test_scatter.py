@@ -134,3 +134,11 @@ def test_what_is_refused() -> None:
     x = tiling.tile(torch.zeros(SHAPE), (2, 2), NoCommunication(0, 4))
     with pytest.raises(UntiledOperation, match="out="):
         torch.scatter(x, 1, INDEX, 1.0, out=torch.zeros(1))
+
+
+def test_views_written_in_a_copy() -> None:
+    given = image((2, 4, 3), 1).requires_grad_()
+    tiles: dict[str, Any] = {"cuts": [[0, 1, 3], [0, 2, 3]], "plain": [given]}
+    assert_exact(lambda x, y: torch.slice_scatter(x, y.unsqueeze(3), 3, 1, 2), (2, 4, 3, 3), **tiles)
+    assert_exact(lambda x, y: x.select_scatter(y, 2, 1), (2, 4, 3, 3), **tiles)
+    assert_exact(lambda x, y: x.diagonal_scatter(src=y, dim1=2, dim2=3), (2, 4, 3, 3), **tiles)

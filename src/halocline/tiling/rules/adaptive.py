@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from halocline.tiling.lanes import per_sample
 from halocline.tiling.resample import Taps, largest, resample
 from halocline.tiling.rules.convolution import check_image, hashable, tuples
 from halocline.tiling.rules.reduction import mean
+from halocline.tiling.statistics import LOW_PRECISION
 from halocline.tiling.strides import in_order_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
@@ -44,7 +44,7 @@ def bins(size: int, out: int) -> Taps:
 @lru_cache(maxsize=1024)
 def _average(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
     def pool(padded: Tensor, where: Geometry) -> Tensor:
-        wide = padded.float() if padded.dtype in (torch.float16, torch.bfloat16) else padded
+        wide = padded.float() if padded.dtype in LOW_PRECISION else padded
         for t, dim, out, given in zip(taps, dims, where.out_box, where.in_box):
             wide = resample(wide, dim, t, out, given)
         return in_order_of(wide.to(padded.dtype), padded, _ADAPTIVE_AVERAGE[len(dims) - 1], 2)
@@ -75,7 +75,8 @@ def sizes_asked(function: Any, input: Tensor, output_size: Any, dims: int) -> In
 
 
 def adaptive_average(input: TileTensor, sizes: Ints) -> TileTensor:
-    if all(n % o == 0 for n, o in zip(input.spec.size, sizes)):
+    kernel = len(sizes) < 3 or input.device.type != "cpu" or input.dtype not in LOW_PRECISION  # or there is none
+    if kernel and all(n % o == 0 for n, o in zip(input.spec.size, sizes)):
         out = _AVERAGE[len(sizes) - 1](input, tuple(n // o for n, o in zip(input.spec.size, sizes)))
         return TileTensor.wrap(in_order_of(out.local, input.local, _ADAPTIVE_AVERAGE[len(sizes) - 1], 2), out.spec)
     taps = tuple(bins(n, o) for n, o in zip(input.spec.size, sizes))

@@ -55,6 +55,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None, **kwa
     if dim is None or input.ndim != indices.ndim:
         return on_wholes(torch.take_along_dim, input, indices, dim)
     dim = from_front(dim, input.ndim)
+    indices = torch.where(indices < 0, indices + input.shape[dim], indices)  # unlike gather's, counted from the end
     sizes = [max(a, b) if min(a, b) else 0 for a, b in zip(input.shape, indices.shape)]
     first, second = ([*sizes[:dim], t.shape[dim], *sizes[dim + 1 :]] for t in (input, indices))
     return torch.gather(input.expand(first), dim, indices.expand(second))

@@ -69,12 +69,12 @@ def diff(
 ) -> Tensor:
     if out is not None:
         raise untiled(torch.diff, (input, n, dim), why="out= has no rule; assign the result instead")
+    if n == 0:  # of which torch does not look at the rest
+        return input.clone()
     parts = [t for t in (prepend, input, append) if t is not None]
     whole = torch.cat(parts, dim) if len(parts) > 1 else input
-    if not 0 <= n < whole.shape[dim]:
+    if not 0 < n < whole.shape[dim]:
         raise untiled(torch.diff, (input, n, dim), why=f"{n} differences of {whole.shape[dim]} values have no rule")
-    if n == 0:
-        return whole.clone()
     for _ in range(n):
         later, earlier = _neighbours(whole, dim)
         whole = torch.logical_xor(later, earlier) if whole.dtype is torch.bool else later - earlier
@@ -86,13 +86,12 @@ def gradient(input: TileTensor, *, spacing: Any = None, dim: Any = None, edge_or
     """One estimate per dim; `spacing` is a number, or per dim a number or the coordinates of its values."""
     dims = tuple(range(input.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
     steps: Sequence[Any] = spacing if isinstance(spacing, (tuple, list)) else (spacing,) * len(dims)
-    if (isinstance(spacing, Tensor) and len(dims) > 1) or len(steps) != len(dims) or _any_tile(steps):
-        raise untiled(torch.gradient, (input, spacing, dim), why="give a plain spacing per dim")
+    if (isinstance(spacing, Tensor) and len(dims) > 1) or len(steps) != len(dims) or any(map(_unfit, steps)):
+        raise untiled(torch.gradient, (input, spacing, dim), why="give a plain spacing without a gradient per dim")
 
     def along(d: int, step: Any) -> Tensor:
-        given = {} if step is None else {"spacing": [step] if isinstance(step, Tensor) else step}
-
         def estimate(whole: Tensor) -> Tensor:
+            given = {} if step is None else {"spacing": [step.to(whole.device)] if isinstance(step, Tensor) else step}
             return torch.gradient(whole, dim=d, edge_order=edge_order, **given)[0]
 
         return on_lines(estimate, input, (d,))
@@ -100,15 +99,16 @@ def gradient(input: TileTensor, *, spacing: Any = None, dim: Any = None, edge_or
     return [along(d, step) for d, step in zip(dims, steps)]
 
 
-def _any_tile(values: Sequence[Any]) -> bool:
-    return any(isinstance(v, TileTensor) for v in values)
+def _unfit(step: Any) -> bool:
+    return isinstance(step, Tensor) and (isinstance(step, TileTensor) or step.requires_grad)
 
 
 def _trapezoids(y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
     """The area under each piece of the line between two neighbours."""
     later, earlier = _neighbours(y, dim)
     if x is None:
-        return (later + earlier) * (1 if dx is None else dx) / 2
+        step = 1 if dx is None else dx.item() if isinstance(dx, Tensor) else dx
+        return (later + earlier) * step / 2
     if x.ndim == 1 and not isinstance(x, TileTensor):
         x = x.view(-1, *(1,) * (y.ndim - 1 - from_front(dim, y.ndim)))
         return (later + earlier) * torch.diff(x, dim=0) / 2

@@ -38,8 +38,8 @@ masked_fill maximum minimum mul multiply ne nextafter not_equal polar pow remain
 where xlogy copy_
 __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__
 __div__ __rdiv__ __idiv__ __floordiv__ __rfloordiv__ __ifloordiv__ __mod__ __rmod__ __imod__ __pow__ __rpow__ __ipow__
-__and__ __rand__ __iand__ __or__ __ror__ __ior__ __xor__ __rxor__ __ixor__ __lshift__ __rshift__ __eq__ __ne__ __lt__
-__le__ __gt__ __ge__
+__and__ __rand__ __iand__ __or__ __ror__ __ior__ __xor__ __rxor__ __ixor__ __lshift__ __rshift__ __rlshift__
+__rrshift__ __ilshift__ __irshift__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__
 """
 
 
@@ -59,7 +59,7 @@ def unary(function: Callable[..., Any]) -> Callable[..., TileTensor]:
 def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTensor]:
     """The rule of a function of several tensors that broadcast against each other."""
 
-    def on_pixels(*args: Any, **kwargs: Any) -> TileTensor:
+    def on_pixels(*args: Any, **kwargs: Any) -> Any:
         first = args[0]
         if len(args) > 1 and not kwargs and isinstance(first, TileTensor):
             others = args[1:]
@@ -70,6 +70,8 @@ def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTens
             else:
                 local = first.local
                 out = function(local, *[o.local if isinstance(o, TileTensor) else o for o in others])
+                if out is NotImplemented:  # as of x == None, to which Python has an answer
+                    return out
                 return first if out is local else TileTensor.wrap(as_on_whole(out, spec, function, args), spec)
         names = list(kwargs)
         values, spec = align((*args, *kwargs.values()), function, in_place)
@@ -173,8 +175,9 @@ for _name in _NARY.split():
 
 @rule(torch.prelu, F.prelu, Tensor.prelu)
 def prelu(input: Tensor, weight: Tensor) -> TileTensor:
-    """Its weight has one value per channel, dim 1, and does not broadcast as other operands do."""
-    if not isinstance(input, TileTensor) or isinstance(weight, TileTensor) or 1 - input.ndim in input.spec.dims:
+    """Its weight has one value, or one per channel, dim 1, and does not broadcast as other operands do."""
+    cut = isinstance(input, TileTensor) and weight.numel() > 1 and 1 - input.ndim in input.spec.dims
+    if not isinstance(input, TileTensor) or isinstance(weight, TileTensor) or cut:
         raise untiled(F.prelu, (input, weight), why="its weight must be plain and its channels, dim 1, uncut")
     out = F.prelu(input.local, for_tiles(weight, input.spec.exchanger))
     return TileTensor.wrap(as_on_whole(out, input.spec, F.prelu, (input, weight)), input.spec)

@@ -25,6 +25,7 @@ from halocline.tiling.resample import Taps, resample
 from halocline.tiling.route import index
 from halocline.tiling.rules.adaptive import adaptive_average
 from halocline.tiling.rules.convolution import check_image
+from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import Recomputed, windowed
@@ -237,6 +238,9 @@ def interpolate(
         raise ValueError(f"align_corners={align_corners} can only be set with linear and cubic modes, not {mode!r}")
     if (size is None) == (scale_factor is None):
         raise ValueError(f"give one of size={size} and scale_factor={scale_factor}")
+    if not input.dtype.is_floating_point and not mode.startswith("nearest"):  # which torch rounds in its own way
+        asked = size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+        return cut_again(F.interpolate(input.full(), *asked), input.spec)
     input = _as_autocast(input, mode)
     given = input.spec.size
     scales: list[float | None] = [None] * dims

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.rules.elementwise import align
-from halocline.tiling.rules.gathered import cut_within, view_of, whole
+from halocline.tiling.rules.gathered import cut_within, on_wholes, view_of
 from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
@@ -80,10 +80,10 @@ def diag_embed(input: TileTensor, offset: int = 0, dim1: int = -2, dim2: int = -
 
 def _of_whole(function: Callable[..., Any]) -> None:
     @rule(function)
-    def of_whole(input: TileTensor, *args: Any, **kwargs: Any) -> Tensor:
+    def of_whole(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if kwargs.get("out") is not None:
             raise untiled(function, (input, *args), kwargs, why="out= has no rule; assign the result instead")
-        return function(input.full(), *map(whole, args), **{name: whole(value) for name, value in kwargs.items()})
+        return on_wholes(function, input, *args, **kwargs)
 
 
 for _name in "trace diag cov corrcoef".split():
@@ -104,8 +104,9 @@ def _cross(functions: tuple[Callable[..., Any], ...], usual: int | None) -> None
         dim = from_front(dim, len(shape)) - len(shape)
         tiles = find_tiles((input, other))
         if any(cut_within(t, dim) for t in tiles):
-            lead = next(t for t in tiles if tuple(t.shape) == tuple(shape))
-            return cut_again(torch.linalg.cross(whole(input), whole(other), dim=dim), lead.spec)
+            lead = next((t for t in tiles if tuple(t.shape) == tuple(shape)), None)
+            out = on_wholes(torch.linalg.cross, input, other, dim=dim)
+            return out if lead is None else cut_again(out, lead.spec)
         (first, second), spec = align((input, other), function)
         return TileTensor.wrap(torch.linalg.cross(first, second, dim=dim), spec)
 

@@ -21,7 +21,7 @@ from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, merge, owned_part, owned_pixels
 from halocline.tiling.strides import CHANNELS_LAST, definite, with_definite_gradient
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
 from halocline.tiling.whole_order import as_on_whole
 
 Running = tuple[Tensor | None, Tensor | None, float]
@@ -272,14 +272,17 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> TileTensor:
-    if not isinstance(input, TileTensor) or 1 - input.ndim in input.spec.dims:
-        raise untiled(F.batch_norm, (input,), why="its channels, dim 1, must not be cut")
+    given = (input, running_mean, running_var, weight, bias)
+    if not isinstance(input, TileTensor) or len(find_tiles(given)) > 1:
+        raise untiled(F.batch_norm, given, why="its weight, bias and statistics must be plain")
+    if 1 - input.ndim in input.spec.dims:
+        raise untiled(F.batch_norm, given, why="its channels, dim 1, must not be cut")
     spec, local = input.spec, input.local
     whole = input.shape
     count = whole[0] * prod(whole[2:])
-    if training and count <= 1:
+    if training and count == 1:
         raise ValueError(f"batch normalisation needs more than 1 value per channel to train, got {tuple(whole)}")
-    if not training or spec.exchanger.size == 1:
+    if not training or spec.exchanger.size == 1 or not count:
         weight, bias = all_for_tiles((weight, bias), spec.exchanger)
         out = F.batch_norm(definite(local), running_mean, running_var, weight, bias, training, momentum, eps)
         return TileTensor.wrap(with_definite_gradient(as_on_whole(out, spec, _plain, (input,))), spec)

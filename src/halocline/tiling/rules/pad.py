@@ -50,7 +50,7 @@ def _constant_spec(spec: TileSpec, pads: Pads) -> TileSpec:
     return new.with_have(tuple(have))
 
 
-def _constant(input: TileTensor, pads: Sequence[Interval], value: float) -> TileTensor:
+def _constant(input: TileTensor, pads: Sequence[Interval], value: complex) -> TileTensor:
     """`pads` by dim from the front, none negative."""
     if not input.spec.bare:  # a margin of a rank that owns nothing has no place in the padded image
         have = tuple(own if is_empty(own) else held for held, own in zip(input.spec.have, input.spec.own))
@@ -63,7 +63,7 @@ def _constant(input: TileTensor, pads: Sequence[Interval], value: float) -> Tile
         inside = a < b and c < e
         local[d] = (pads[d][0] if inside and a == 0 else 0, pads[d][1] if inside and b == n else 0)
     flat = [n for pair in reversed(local) for n in pair]
-    return TileTensor.wrap(in_format_of(F.pad(input.local, flat, "constant", value), input.local), new)
+    return TileTensor.wrap(in_format_of(torch.constant_pad_nd(input.local, flat, value), input.local), new)
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,13 @@ def _circular(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:
 
 
 @rule(F.pad, torch.constant_pad_nd)
-def pad(input: Tensor, pad: Sequence[int], mode: Any = "constant", value: float | None = None) -> Tensor:
+def pad(input: Tensor, pad: Sequence[int], mode: Any = "constant", value: complex | None = None) -> Tensor:
     if not isinstance(mode, str):  # torch.constant_pad_nd has the value here
         mode, value = "constant", mode
     if not isinstance(input, TileTensor):
         raise untiled(F.pad, (input,), why="its input is not tiled but another argument is")
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+        raise NotImplementedError(f"padding mode {mode!r} is unknown to F.pad; use constant, reflect or replicate")
     given = [int(n) for n in pad]
     ndim = input.ndim
     if len(given) % 2 or len(given) > 2 * ndim:
@@ -183,13 +185,11 @@ def pad(input: Tensor, pad: Sequence[int], mode: Any = "constant", value: float 
         kept = size + min(lo, 0) + min(hi, 0)
         if min(kept if mode in ("constant", "circular") else 0, size + lo + hi) < 0:
             raise ValueError(f"pad={given} takes more than the {size} in dim {d}")
-        if size + lo + hi == 0 and (mode != "constant" or d in spatial):
+        if 0 in (size, size + lo + hi) and (d in spatial or (mode != "constant" and (lo or hi))):
             raise untiled(F.pad, (input, given, mode), why=f"it leaves none of the {size} in dim {d}")
         limit = {"reflect": size - 1, "circular": kept}.get(mode)
-        if limit is not None and max(lo, hi) > limit:
+        if limit is not None and max(lo, hi) > max(limit, 0):
             raise ValueError(f"a {mode} pad of {size} pixels is at most {limit}, got {(lo, hi)} in dim {d}")
-        if size == 0 or mode not in ("constant", "reflect", "replicate", "circular"):
-            raise ValueError(f"padding mode {mode!r} of {tuple(input.shape)} is unknown to F.pad")
     more = [(max(lo, 0), max(hi, 0)) for lo, hi in pads]
     if mode == "constant":
         fill = 0.0 if value is None else value

@@ -19,6 +19,7 @@ from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.rules.convolution import check_image, hashable, tuples
+from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.tensor import TileTensor, rule
 from halocline.tiling.window import Indexed, Recomputed, windowed
 
@@ -170,6 +171,10 @@ def _avg_pool(function: Callable[..., Any], dims: int) -> None:
     ) -> TileTensor:
         check_image(function, input, dims)
         assert isinstance(input, TileTensor)
+        divisor = () if divisor_override is None else (divisor_override,)  # which one dim does not know
+        if not input.dtype.is_floating_point:  # which torch divides and rounds in its own way
+            out = function(input.full(), kernel_size, stride, padding, ceil_mode, count_include_pad, *divisor)
+            return cut_again(out, input.spec)
         return _average(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 

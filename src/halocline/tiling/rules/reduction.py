@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from halocline.tiling.plain import all_sum, for_tiles
+from halocline.tiling.plain import all_for_tiles, all_sum, for_tiles
 from halocline.tiling.rules.elementwise import align
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, Dims, Moments, owned_pixels
@@ -142,7 +142,7 @@ def _merged(function: Callable[[Tensor], Tensor], merge: Callable[[Tensor], Tens
 def _of_nothing(function: Callable[..., Tensor], x: TileTensor, args: Any, spec: TileSpec) -> Tensor:
     """What a function that refuses tensors without values makes of an empty tile: as few, connected to the tile."""
     like = function(torch.zeros([max(n, 1) for n in x.local.shape], dtype=x.dtype, device=x.device), *args)
-    return like.new_zeros(spec.local_shape(tuple(like.shape))) + x.local.sum()
+    return like.new_zeros(spec.local_shape(tuple(like.shape))) + x.local.sum() + like.flatten()[:0].sum()
 
 
 def _wrapped(out: Any, spec: TileSpec) -> Any:
@@ -172,6 +172,7 @@ def _reduction(
         some, every = _spatial(input, dims)
         if not some:
             spec = spec_after_reduction(input.spec, input.ndim, dims, keepdim)
+            args = all_for_tiles(args, spec.exchanger)  # which quantile is wanted, if that is learned
             if "quantile" in name and not input.local.numel():  # which torch refuses
                 return TileTensor.wrap(_of_nothing(partial(function, **kwargs), input, args, spec), spec)
             return _wrapped(function(input.local, *args, **kwargs), spec)
@@ -264,8 +265,8 @@ def _variance(name: str, deviation: bool, with_mean: bool) -> None:
         asked = {**dict(zip(("dim", "unbiased", "keepdim"), args)), **kwargs}
         keepdim = asked.get("keepdim", False)
         correction = asked.get("correction")
-        if correction is None:
-            correction = int(asked.get("unbiased", True))
+        # A float, or a number of numpy's or a tensor would have the dtype of the division.
+        correction = float(asked.get("unbiased", True) if correction is None else correction)
         assert isinstance(input, TileTensor)
         if _none(asked.get("dim")):  # whose gradient torch divides by another number than its value
             return function(input.full(), (), correction=correction, keepdim=keepdim)
@@ -315,11 +316,11 @@ def vector_norm(
     x = x if dtype is None else x.to(dtype)  # type: ignore[assignment]
     if ord in (inf, -inf):
         return extreme(torch.amax if ord > 0 else torch.amin, torch.abs(x), dims, keepdim)  # type: ignore[arg-type]
-    if ord == 0:
-        return torch.ne(x, 0).sum(dims, keepdim).to(x.dtype)
+    if ord == 0 and x.is_complex():  # or torch warns of a single value
+        x = torch.abs(x)
     return _merged(
         lambda part: torch.linalg.vector_norm(part, ord, dims, keepdim),
-        lambda parts: torch.linalg.vector_norm(parts, ord, 0),
+        lambda parts: torch.linalg.vector_norm(parts, ord, 0) if ord else parts.sum(0),  # of counts
         x,  # type: ignore[arg-type]
     )
 
@@ -341,9 +342,20 @@ def norm(
 def linalg_norm(
     A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    if ord is not None and (dim is None or (isinstance(dim, (list, tuple)) and len(dim) != 1)):
-        raise untiled(torch.linalg.norm, (A, ord, dim), why="a matrix norm has no rule")
+    if ord == "fro" or (ord is not None and (dim is None or (isinstance(dim, (list, tuple)) and len(dim) != 1))):
+        return matrix_norm(A, ord, (-2, -1) if dim is None and A.ndim == 2 else dim, keepdim, dtype=dtype)
     return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
+
+
+@rule(torch.linalg.matrix_norm)
+def matrix_norm(
+    A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """That of Frobenius, the length of all values; the others need whole matrices."""
+    if ord != "fro" or not isinstance(dim, (list, tuple)) or len(dim) != 2:
+        why = "a matrix norm other than 'fro' of two dims has no rule"
+        raise untiled(torch.linalg.matrix_norm, (A, ord, dim), why=why)
+    return vector_norm(A, 2, dim, keepdim, dtype=dtype)
 
 
 @rule(F.cosine_similarity)

@@ -136,7 +136,9 @@ def as_autocast(local: Tensor) -> Tensor:
     return local
 
 
-def _check(function: Any, input: Any) -> TileTensor:
+def _check(function: Any, input: Any, *parameters: Tensor | None) -> TileTensor:
+    if any(isinstance(p, TileTensor) for p in parameters):
+        raise untiled(function, (input, *parameters), why="its weight and bias must be plain")
     if not isinstance(input, TileTensor) or min(input.spec.positions(input.ndim)) < 2:
         raise untiled(function, (input,), why="the dims 0 and 1, batch and channels, must not be cut")
     return input
@@ -152,7 +154,7 @@ def _without_samples(local: Tensor, *parameters: Tensor | None) -> Tensor:
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> TileTensor:
-    x = _check(F.group_norm, input)
+    x = _check(F.group_norm, input, weight, bias)
     spec, channels = x.spec, x.shape[1]
     if channels % num_groups:
         raise ValueError(f"{channels} channels cannot be split into {num_groups} groups; use a divisor of {channels}")
@@ -196,7 +198,7 @@ def _instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> TileTensor:
-    x = _check(F.instance_norm, input)
+    x = _check(F.instance_norm, input, weight, bias)
     spec = x.spec
     count = prod(x.shape[2:])
     if use_input_stats and count == 1:
@@ -222,7 +224,7 @@ def local_response_norm(
     """Over neighbouring channels of each pixel; dims after the channels are only counted as pixels."""
     x = _check(F.local_response_norm, input)
     if not x.local.numel():  # the pooling inside refuses some empty tensors
-        return TileTensor.wrap(x.local * 1, x.spec)
+        return TileTensor.wrap(x.local / 1, x.spec)  # which makes integers floats, as the division inside
     out = F.local_response_norm(x.local, size, alpha, beta, k)
     return TileTensor.wrap(as_on_whole(out, x.spec, F.local_response_norm, (x, size)), x.spec)
 

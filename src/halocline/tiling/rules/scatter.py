@@ -86,6 +86,9 @@ for _function, _in_place in _named("index_add", "index_copy", "index_fill", "ind
     _indexed(_function, _in_place)
 
 
+_VIEWS_WRITTEN = ("select_scatter", "slice_scatter", "diagonal_scatter")
+
+
 def _anywhere(function: Callable[..., Any], in_place: bool) -> None:
     @rule(function)
     def write(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -93,5 +96,5 @@ def _anywhere(function: Callable[..., Any], in_place: bool) -> None:
         return written_whole(function, in_place, input, *args, **kwargs)
 
 
-for _function, _in_place in _named("index_put", "put", "masked_scatter"):
+for _function, _in_place in _named("index_put", "put", "masked_scatter", *_VIEWS_WRITTEN):
     _anywhere(_function, _in_place)

@@ -6,6 +6,7 @@ tensor is gathered: the result is a plain tensor, whole on every rank. Knows not
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import product
@@ -55,7 +56,9 @@ def ints(args: tuple[Any, ...]) -> Ints:
     return tuple(int(a) for a in args)
 
 
-def from_front(dim: int, ndim: int) -> int:
+def from_front(dim: Any, ndim: int) -> int:
+    """A dim, also as a number of numpy's or a tensor, counted from the front."""
+    dim = operator.index(dim)
     if not -ndim <= dim < ndim:
         raise IndexError(f"dim {dim} is out of range for a tensor of {ndim} dims; use -{ndim} to {ndim - 1}")
     return dim % ndim
