@@ -60,7 +60,7 @@ class TileTensor(Tensor):
     spec: TileSpec
     _local: Tensor
     seen_by: tuple[Any, TileTensor, tuple[Any, ...], dict[str, Any]] | None = None
-    """Of a slice of pixels, and of views of it: function, tile and arguments that made it. See whole_order.likeness."""
+    """Of a slice, and of views of it: function, tile and arguments that made it. See whole_order.likeness."""
 
     @staticmethod
     def wrap(local: Tensor, spec: TileSpec) -> TileTensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from halocline.tiling.rules.gathered import view_of
+from halocline.tiling.rules.gathered import fills_its_memory, view_of
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, is_alias_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -140,7 +140,7 @@ def reshaped(input: TileTensor, target: Ints, view: bool = False) -> Tensor:
     held = input.local
     if found is None:
         # Whether one device makes a view is known of a slice of pixels, and of a tile that is all of its memory.
-        known = whole is not None or isinstance(held, FakeTensor) or held.untyped_storage().nbytes() == held.nbytes
+        known = whole is not None or isinstance(held, FakeTensor) or fills_its_memory(held)
         if view or (known and shared):
             return view_of(input, Tensor.view, target)
         return input.full().reshape(target) if known else view_of(input, Tensor.reshape, target, sure=False)
@@ -181,6 +181,8 @@ def reshape_as(input: Tensor, other: Tensor) -> Tensor:
 def flatten(input: TileTensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     shape = tuple(input.shape)
     first, last = from_front(start_dim, len(shape)), from_front(end_dim, len(shape))
+    if first == last:
+        return input
     if first > last:
         raise ValueError(f"flatten needs start_dim <= end_dim, got {start_dim} and {end_dim}")
     return reshaped(input, (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]))
