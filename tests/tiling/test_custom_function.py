@@ -247,3 +247,49 @@ def test_hooks_of_tensors(hook: Callable[[Tensor], Any]) -> None:
         return F.conv2d(y, image((2, 3, 3, 3)), padding=1)
 
     assert_exact(run, (2, 3, 7, 6), grid=(1, 2))
+
+
+class Skips(nn.Module):
+    """What custom functions and hooked modules return is used more than once, by such functions and by others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
+        for module in (self.first, self.second):
+            module.register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 2,))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x * 2)
+        y = self.second(y) + y * y.mean((2, 3), keepdim=True)
+        doubled = function(lambda ctx, t: t * 2, lambda ctx, grad: grad * 3)
+        z = doubled(y)
+        z = doubled(z) + z
+        z.mul_(1.5)
+        return doubled(z) * z
+
+
+def test_what_a_function_returned_is_used_twice() -> None:
+    assert_exact(Skips(), (2, 3, 7, 5), grid=(2, 2))
+    assert_exact(Skips(), (2, 3, 7, 5), grid=(1, 2), margin=1)
+
+
+def test_in_place_functions_on_what_a_function_returned() -> None:
+    def tripled(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(3)
+
+    def model(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = function(lambda ctx, t: t * 2, lambda ctx, grad: grad * 2)(x)
+        z = function(tripled, lambda ctx, grad: grad * 3)(y)
+        return y.sin(), z
+
+    assert_exact(model, (2, 3, 7, 5), grid=(2, 2))
+
+
+def test_anomalies_are_looked_for_in_gradients_of_functions() -> None:
+    with torch.autograd.set_detect_anomaly(True):
+        assert_exact(Skips(), (2, 3, 7, 5), grid=(1, 2))
+        wrong = function(lambda ctx, t: t * 2, lambda ctx, grad: grad * float("nan"))
+        x = tiling.tile(image((2, 3, 7, 5)).requires_grad_(), (1, 1))
+        with pytest.raises(RuntimeError, match="returned nan values"), pytest.warns(UserWarning, match="forward call"):
+            wrong(x * 2).sum().backward()

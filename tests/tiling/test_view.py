@@ -237,6 +237,18 @@ def test_what_is_written_to_data_is_not_known_to_autograd() -> None:
     assert_exact(model, SHAPE, grid=(2, 2))
 
 
+def test_a_view_looked_at_without_gradients_keeps_them() -> None:
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 1.5
+        flat = y.flatten(2)
+        y[..., 1] = 0.5
+        with torch.no_grad():
+            seen = flat.mean()
+        return flat * 2, seen
+
+    assert_exact(model, SHAPE, grid=(2, 2))
+
+
 def test_a_view_stays_when_its_tensor_changes_its_dims() -> None:
     def model(x: Tensor) -> tuple[Tensor, ...]:
         y = x * 1.5

@@ -97,6 +97,8 @@ class TileTensor(Tensor):
         """Called for what torch does to this alias without asking `__torch_function__`, as torch.tensor and vmap do."""
         if func is torch.ops.aten.detach.default:  # as autograd saves the result of a custom function
             return TileTensor.wrap(args[0]._local.detach(), args[0].spec)
+        if func is torch.ops.aten.isnan.default and torch.is_anomaly_enabled():  # as it looks at a function's gradients
+            return args[0]._local.isnan()
         raise untiled(func, args, kwargs, why="it would take the part held here for the whole tensor")
 
     @property
@@ -218,8 +220,7 @@ class TileTensor(Tensor):
 
     @property
     def grad_fn(self) -> Any:  # type: ignore[override]
-        with torch._C.DisableTorchFunctionSubclass():
-            node = _GRAD_FN(self)
+        node = own_node(self)
         return node if isinstance(node, BackwardCFunction) else self.local.grad_fn
 
     @property
@@ -239,6 +240,16 @@ class TileTensor(Tensor):
 
     def retain_grad(self) -> None:
         self.local.retain_grad()
+
+
+def own_node(tensor: Tensor) -> Any:
+    """The place in the graph of a tensor itself; None of a tile that was written since a function returned it, of which
+    autograd knows no more than that it is a view."""
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            return _GRAD_FN(tensor)
+        except RuntimeError:
+            return None
 
 
 def _stand_in(fake: Tensor) -> Tensor:

@@ -46,7 +46,8 @@ class Origin:
         elif writes != self._seen[0]:
             if not sure:
                 raise self.refuse(f"its tensor was written to since, and {_UNSURE}")
-            self.whole.copy_(self.gather())
+            with torch.enable_grad():  # whoever looks first, the view has its tensor's history
+                self.whole.copy_(self.gather())
             self._seen = writes, _writes(self.whole)
         elif _uncounted(self.local):
             self.whole.data.copy_(self.gather().detach())

@@ -19,10 +19,8 @@ from halocline.tiling.boxes import slices
 from halocline.tiling.route import index
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.tensor import TileTensor, find_tiles, untiled
+from halocline.tiling.tensor import TileTensor, find_tiles, own_node, untiled
 from halocline.tiling.view import GatheredView, on_plain
-
-_GRAD_FN = getattr(Tensor, "grad_fn").__get__  # noqa: B009
 
 
 def _apply(cls: Any, *args: Any) -> Any:
@@ -36,7 +34,7 @@ def _apply(cls: Any, *args: Any) -> Any:
     args = tuple(_seen(a) if isinstance(a, TileTensor) else a for a in args)
     out = super(_SingleLevelFunction, _on_tiles(cls)).apply(*args)  # type: ignore[misc]
     returned = list(out) if isinstance(out, tuple) else [out]
-    found = [(i, t, _node(t)) for i, t in enumerate(returned) if isinstance(t, Tensor)]
+    found = [(i, t, own_node(t)) for i, t in enumerate(returned) if isinstance(t, Tensor)]
     moving = [(i, t, node) for i, t, node in found if isinstance(node, BackwardCFunction)]
     if not moving:
         return out
@@ -59,14 +57,12 @@ _frames.set_code_exec_strategy(
 )
 
 
-def _node(tensor: Tensor) -> Any:
-    with torch._C.DisableTorchFunctionSubclass():
-        return _GRAD_FN(tensor)
-
-
 def _seen(tile: TileTensor) -> TileTensor:
-    """The tile as autograd is to see it: one that was made a leaf when it was there has no place in the graph."""
-    return TileTensor.wrap(tile.local, tile.spec) if tile.local.requires_grad and _node(tile) is None else tile
+    """The tile as autograd is to see it, whose place in the graph is that of the part held. One that was made a leaf when
+    it was there has none, and what a function returned has the function's own, before it was opened."""
+    node = own_node(tile)
+    stale = tile.local.requires_grad and (node is None or isinstance(node, BackwardCFunction))
+    return TileTensor.wrap(tile.local, tile.spec) if stale else tile
 
 
 # ------------------------------------------------------------------------------------------- what the function returned
