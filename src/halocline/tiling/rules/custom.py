@@ -58,8 +58,8 @@ _frames.set_code_exec_strategy(
 
 
 def _seen(tile: TileTensor) -> TileTensor:
-    """The tile as autograd is to see it, whose place in the graph is that of the part held. One that was made a leaf when
-    it was there has none, and what a function returned has the function's own, before it was opened."""
+    """The tile as autograd is to see it, whose place in the graph is that of the part held. One that was made a leaf
+    when it was there has none, and what a function returned has the function's own, before it was opened."""
     node = own_node(tile)
     stale = tile.local.requires_grad and (node is None or isinstance(node, BackwardCFunction))
     return TileTensor.wrap(tile.local, tile.spec) if stale else tile
