@@ -12,7 +12,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction, _SingleLevelFunction, once_differentiable
+from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from halocline.tiling.boxes import slices
@@ -79,7 +79,6 @@ class _Opened(torch.autograd.Function):
         return tuple(p.detach() for p in parts)  # no views: they may be written
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         return tuple(
             grad if spec is None else TileTensor.wrap(_among_zeros(grad, spec), spec)
@@ -144,7 +143,31 @@ def _on_tiles(cls: Any) -> Any:
     apart = setup is not torch.autograd.Function.setup_context
     halves: dict[str, Any] = {"setup_context": set_up} if apart else {"forward": run}
     members = {name: staticmethod(function) for name, function in {**halves, back: backward}.items()}
-    return type(cls.__name__, (cls,), {**members, "__module__": cls.__module__})
+    told = type(cls.__name__, (cls,), {**members, "__module__": cls.__module__})
+    told._backward_cls.saved_tensors = property(_saved)  # type: ignore[attr-defined]
+    return told
+
+
+_SAVED = getattr(torch._C._FunctionBase, "saved_tensors").__get__  # noqa: B009
+
+
+def _saved(ctx: Any) -> tuple[Any, ...]:
+    """What a function saved, each tile with the place in the graph that it had: of a result of its own, and of what went
+    through hooks for saved tensors, autograd gives it back to the tile and not to the part held."""
+    return tuple(_placed(t) if isinstance(t, TileTensor) and not t.local.requires_grad else t for t in _SAVED(ctx))
+
+
+def _placed(tile: TileTensor) -> TileTensor:
+    node = own_node(tile)
+    if node is None:
+        return tile
+    if not torch.is_grad_enabled():  # nobody asks where it stands
+        tile._local = tile.local.detach().requires_grad_()
+        return tile
+    if isinstance(node, BackwardCFunction):
+        return _filled(tile, super(_SingleLevelFunction, _Opened).apply(tile)[0])  # type: ignore[misc]
+    why = "a gradient of a gradient needs what hooks for saved tensors took; take it outside of save_on_cpu() or the hooks"
+    raise untiled(torch.autograd.grad, (tile,), why=why)
 
 
 def _as_tile(grad: Any, spec: TileSpec | None) -> Any:
