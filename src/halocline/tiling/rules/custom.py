@@ -152,8 +152,8 @@ _SAVED = getattr(torch._C._FunctionBase, "saved_tensors").__get__  # noqa: B009
 
 
 def _saved(ctx: Any) -> tuple[Any, ...]:
-    """What a function saved, each tile with the place in the graph that it had: of a result of its own, and of what went
-    through hooks for saved tensors, autograd gives it back to the tile and not to the part held."""
+    """What a function saved, each tile with the place in the graph that it had: of a result of its own, and of what
+    went through hooks for saved tensors, autograd gives it back to the tile and not to the part held."""
     return tuple(_placed(t) if isinstance(t, TileTensor) and not t.local.requires_grad else t for t in _SAVED(ctx))
 
 
@@ -166,7 +166,7 @@ def _placed(tile: TileTensor) -> TileTensor:
         return tile
     if isinstance(node, BackwardCFunction):
         return _filled(tile, super(_SingleLevelFunction, _Opened).apply(tile)[0])  # type: ignore[misc]
-    why = "a gradient of a gradient needs what hooks for saved tensors took; take it outside of save_on_cpu() or the hooks"
+    why = "a gradient of a gradient needs what hooks for saved tensors took; take it outside of them and save_on_cpu()"
     raise untiled(torch.autograd.grad, (tile,), why=why)
 
 
