@@ -47,6 +47,13 @@ rule(torch.numel, Tensor.numel, Tensor.nelement)(TileTensor.numel)
 rule(Tensor.dim, Tensor.ndimension)(TileTensor.dim)
 rule(Tensor.__len__)(TileTensor.__len__)
 
+
+@rule(getattr(Tensor, "_base").__get__)  # noqa: B009
+def base(input: TileTensor) -> None:
+    if input.local._base is not None:
+        raise untiled(getattr(Tensor, "_base").__get__, (input,), why="what a tile is a view of is no tile")  # noqa: B009
+
+
 _DATA: Any = Tensor.data
 
 
