@@ -182,6 +182,9 @@ SOMETIMES_VIEWS = [
     lambda y: y.flatten(2).transpose(1, 2).contiguous(),
     lambda y: y.flatten(2)[0].to(torch.float64),
     lambda y: y.flatten(2, 2).flatten(1),
+    lambda y: y.narrow(3, 0, 1).ravel(),
+    lambda y: y.narrow(3, 0, 1).reshape(-1),
+    lambda y: y[:1].ravel(),
 ]
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from halocline.tiling.rules.gathered import fills_its_memory, view_of
+from halocline.tiling.rules.layout import contiguous
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, is_alias_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -190,7 +191,8 @@ def flatten(input: TileTensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 @rule(torch.ravel, Tensor.ravel)
 def ravel(input: TileTensor) -> Tensor:
-    return reshaped(input, (-1,))
+    """A view of what is contiguous only, where reshape(-1) makes one of evenly spaced values, too."""
+    return reshaped(contiguous(input), (-1,))
 
 
 @rule(torch.unflatten, Tensor.unflatten)
