@@ -247,3 +247,110 @@ def test_hooks_of_tensors(hook: Callable[[Tensor], Any]) -> None:
         return F.conv2d(y, image((2, 3, 3, 3)), padding=1)
 
     assert_exact(run, (2, 3, 7, 6), grid=(1, 2))
+
+
+class Skips(nn.Module):
+    """What custom functions and hooked modules return is used more than once, by such functions and by others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
+        for module in (self.first, self.second):
+            module.register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 2,))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x * 2)
+        y = self.second(y) + y * y.mean((2, 3), keepdim=True)
+        doubled = function(lambda ctx, t: t * 2, lambda ctx, grad: grad * 3)
+        z = doubled(y)
+        z = doubled(z) + z
+        z.mul_(1.5)
+        return doubled(z) * z
+
+
+def test_what_a_function_returned_is_used_twice() -> None:
+    assert_exact(Skips(), (2, 3, 7, 5), grid=(2, 2))
+    assert_exact(Skips(), (2, 3, 7, 5), grid=(1, 2), margin=1)
+
+
+def test_in_place_functions_on_what_a_function_returned() -> None:
+    def tripled(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(3)
+
+    def model(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = function(lambda ctx, t: t * 2, lambda ctx, grad: grad * 2)(x)
+        z = function(tripled, lambda ctx, grad: grad * 3)(y)
+        return y.sin(), z
+
+    assert_exact(model, (2, 3, 7, 5), grid=(2, 2))
+
+
+def test_anomalies_are_looked_for_in_gradients_of_functions() -> None:
+    with torch.autograd.set_detect_anomaly(True):
+        assert_exact(Skips(), (2, 3, 7, 5), grid=(1, 2))
+        wrong = function(lambda ctx, t: t * 2, lambda ctx, grad: grad * float("nan"))
+        x = tiling.tile(image((2, 3, 7, 5)).requires_grad_(), (1, 1))
+        with pytest.raises(RuntimeError, match="returned nan values"), pytest.warns(UserWarning, match="forward call"):
+            wrong(x * 2).sum().backward()
+
+
+def saves_input(ctx: Any, x: Tensor) -> Tensor:
+    ctx.save_for_backward(x)
+    return x * x
+
+
+def saves_both(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    out = x.exp()
+    ctx.save_for_backward(out)
+    return out, out.mean()
+
+
+def of_both(ctx: Any, grad: Tensor, mean: Tensor) -> Tensor:
+    (out,) = ctx.saved_tensors
+    return out * grad + out * mean / out.numel()
+
+
+TWICE_DIFFERENTIABLE = [
+    lambda x: function(lambda ctx, t: t.view_as(t), lambda ctx, grad: -0.5 * grad)(x),
+    lambda x: function(saves_input, lambda ctx, grad: 2 * ctx.saved_tensors[0] * grad)(x),
+    lambda x: function(exponential, lambda ctx, grad: ctx.saved_tensors[0] * grad)(x),
+    lambda x: torch.mul(*function(saves_both, of_both)(x)),
+]
+
+
+class Penalised(nn.Module):
+    """A penalty on gradients, which go through a custom function and the hook of a module."""
+
+    def __init__(self, own: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.own = nn.Conv2d(3, 3, 3, padding=1), own
+        self.conv.register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 2,))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        loss = self.own(self.conv(y) * 0.3).sin().sum()
+        first, second = torch.autograd.grad(loss, [y, self.conv.weight], create_graph=True)
+        return first.square().mean() + second.square().mean() + loss
+
+
+@pytest.mark.parametrize("number", range(len(TWICE_DIFFERENTIABLE)))
+def test_gradients_of_gradients_of_functions_and_hooked_modules(number: int) -> None:
+    assert_exact(Penalised(TWICE_DIFFERENTIABLE[number]), (2, 3, 7, 5), grid=(2, 2), tolerance=1e-10)
+
+
+def test_gradients_of_gradients_of_what_hooks_took_are_refused() -> None:
+    def model(x: Tensor) -> Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return Penalised(TWICE_DIFFERENTIABLE[1]).double()(x)
+
+    with pytest.raises(UntiledOperation, match="save_on_cpu"):
+        assert_exact(model, (2, 3, 7, 5), grid=(1, 2))
+
+
+def test_a_reentrant_checkpoint_of_which_hooks_took_the_input() -> None:
+    def model(x: Tensor) -> Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return checkpoint(torch.sin, x * 2, use_reentrant=True)
+
+    assert_exact(model, (2, 3, 7, 5), grid=(2, 2))

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from ranks import assert_close, assert_exact, image, on_processes, on_threads
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from halocline import tiling
@@ -290,6 +291,24 @@ def test_ddp_around_tiles(mesh: tuple[int, int]) -> None:
     for gradients in on_processes(4, wrapped_in_ddp, mesh):
         for grad, p in zip(gradients, [p for p in net.parameters() if p.requires_grad], strict=True):
             assert_close(grad, p.grad, 1e-5 if grad.dtype is torch.float32 else 1e-12, "gradient")
+
+
+def wrapped_in_fsdp() -> list[Tensor]:
+    """Every rank has the whole gradient, so the mean that FSDP2 takes of them is that."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.SiLU(), nn.Conv2d(4, 2, 3, padding=1)).double()
+    fully_shard(net)
+    net(tiling.tile(image(SHAPE), (1, 2))).square().mean().backward()
+    return [p.grad.full_tensor() for p in net.parameters()]  # type: ignore[union-attr]
+
+
+def test_fsdp_around_tiles() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.SiLU(), nn.Conv2d(4, 2, 3, padding=1)).double()
+    net(image(SHAPE)).square().mean().backward()
+    for gradients in on_processes(2, wrapped_in_fsdp):
+        for grad, p in zip(gradients, net.parameters(), strict=True):
+            assert_close(grad, p.grad, 1e-12, "gradient")
 
 
 def scaled(x: Tensor, weight: Tensor) -> Tensor:

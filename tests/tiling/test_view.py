@@ -153,15 +153,116 @@ def test_a_copy_is_no_view() -> None:
     assert_exact(model, SHAPE, grid=(2, 2))
 
 
-def test_what_may_be_a_copy_on_one_device_is_not_written_to() -> None:
-    def model(x: Tensor) -> Tensor:
-        y = (x * 1.5)[:, :2]
-        y.reshape(2, -1).zero_()
-        return y
+def written_behind(look: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """A tensor and what may be a view of it: one is written to, then the other."""
 
-    with pytest.raises(UntiledOperation, match=r"torch.Tensor.reshape\(.*depends on strides"):
-        assert_exact(model, SHAPE, grid=(2, 2))
-    assert_exact(lambda x: torch.tanh(x)[:, :2].reshape(2, -1) * 2, SHAPE, grid=(2, 2))
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        y, z = x * 1.5, x * 2.5
+        first, second = look(y), look(z)
+        y.mul_(2)
+        second.mul_(3)
+        return y, z, first * 1, second * 1
+
+    return model
+
+
+SOMETIMES_VIEWS = [
+    lambda y: y[:, :, 1].reshape(-1),
+    lambda y: y[:, :, 1].reshape(y.shape[0], -1),
+    lambda y: y[..., 1].contiguous(),
+    lambda y: y[:, :, 1].contiguous(),
+    lambda y: y[:, :1, 1].contiguous(),
+    lambda y: y[:, :, :, 1].flatten(1),
+    lambda y: y[:, :2].reshape(y.shape[0], -1),
+    lambda y: y[:1].reshape(1, -1),
+    lambda y: y[:1][:, :2].flatten(2),
+    lambda y: y.narrow(1, 1, 1).flatten(1),
+    lambda y: y.diagonal(0, 2, 3).reshape(-1),
+    lambda y: y.reshape(y.shape[0], -1)[:, 3:9].reshape(-1),
+    lambda y: y.flatten(2).transpose(1, 2).contiguous(),
+    lambda y: y.flatten(2)[0].to(torch.float64),
+    lambda y: y.flatten(2, 2).flatten(1),
+    lambda y: y.narrow(3, 0, 1).ravel(),
+    lambda y: y.narrow(3, 0, 1).reshape(-1),
+    lambda y: y[:1].ravel(),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SOMETIMES_VIEWS)))
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_is_a_copy_on_one_device_is_one_on_tiles(number: int, batch: int) -> None:
+    """Whether these share memory depends on strides, which gaps between the pixels of a slice change."""
+    model = written_behind(SOMETIMES_VIEWS[number])
+    assert_exact(model, (batch, 3, 6, 9), grid=(2, 2))
+    assert_exact(model, (batch, 3, 6, 9), cuts=[[0, 1, 6], [0, 1, 9]], margin=1)
+    assert_exact(lambda x: model(x.contiguous(memory_format=torch.channels_last)), (batch, 3, 6, 9), grid=(1, 2))
+
+
+def test_a_view_of_unknown_strides_is_not_used_with_its_tensor() -> None:
+    def on_tiles(exchanger: Any) -> None:
+        x = tiling.tile(image(SHAPE), (2, 2), exchanger)
+        held = x.fetched(x.spec.grown(1).have).clone()
+        y = held.cropped(x.spec)
+        flat = y.reshape(2, -1)
+        assert torch.equal(flat * 2, image(SHAPE).reshape(2, -1) * 2)
+        with pytest.raises(UntiledOperation, match=r"torch.Tensor.reshape\(.*depends on strides"):
+            flat.zero_()
+        flat = y.reshape(2, -1)
+        y.mul_(2)
+        with pytest.raises(UntiledOperation, match="was written to since"):
+            flat + 1
+
+    on_threads(4, on_tiles)
+
+
+def test_what_is_written_to_data_shows_in_views() -> None:
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 1.5
+        flat, row = y.flatten(2), y[:, :, 1]
+        before = flat + 0
+        y[:, :, 1:].data.mul_(3)
+        between = row + 0
+        row.data.mul_(5)
+        return y, flat * 1, row * 1, before, between
+
+    assert_exact(model, SHAPE, grid=(2, 2))
+
+
+def test_what_is_written_to_data_is_not_known_to_autograd() -> None:
+    """What was saved for the backward is checked for changes that are counted; a change of data is not."""
+
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 1.5
+        saved = y.sin()
+        y.flatten(2).data.mul_(1)
+        return saved, y
+
+    assert_exact(model, SHAPE, grid=(2, 2))
+
+
+def test_a_view_looked_at_without_gradients_keeps_them() -> None:
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 1.5
+        flat = y.flatten(2)
+        y[..., 1] = 0.5
+        with torch.no_grad():
+            seen = flat.mean()
+        return flat * 2, seen
+
+    assert_exact(model, SHAPE, grid=(2, 2))
+
+
+def test_a_view_stays_when_its_tensor_changes_its_dims() -> None:
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 1.5
+        flat = y.flatten(2)
+        y.transpose_(2, 3)
+        y.mul_(2)
+        z = y.real
+        z.unsqueeze_(0)
+        return y, flat * 1
+
+    assert_exact(model, (2, 3, 6, 6), grid=(2, 2))
 
 
 class Head(nn.Module):

@@ -61,7 +61,7 @@ class TileTensor(Tensor):
     spec: TileSpec
     _local: Tensor
     seen_by: tuple[Any, TileTensor, tuple[Any, ...], dict[str, Any]] | None = None
-    """Of a slice of pixels, and of views of it: function, tile and arguments that made it. See whole_order.likeness."""
+    """Of a slice, and of views of it: function, tile and arguments that made it. See whole_order.likeness."""
 
     @staticmethod
     def wrap(local: Tensor, spec: TileSpec) -> TileTensor:
@@ -98,6 +98,11 @@ class TileTensor(Tensor):
         """Called for what torch does to this alias without asking `__torch_function__`, as torch.tensor and vmap do."""
         if func is torch.ops.aten.detach.default:  # as autograd saves the result of a custom function
             return TileTensor.wrap(args[0]._local.detach(), args[0].spec)
+        if func is torch.ops.aten.isnan.default and torch.is_anomaly_enabled():  # as it looks at a function's gradients
+            return args[0]._local.isnan()
+        if func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():  # as autograd sums a function's gradients
+            if all(isinstance(a, TileTensor) and a.spec == args[0].spec for a in args):
+                return TileTensor.wrap(args[0]._local + args[1]._local, args[0].spec)
         raise untiled(func, args, kwargs, why="it would take the part held here for the whole tensor")
 
     @property
@@ -219,8 +224,7 @@ class TileTensor(Tensor):
 
     @property
     def grad_fn(self) -> Any:  # type: ignore[override]
-        with torch._C.DisableTorchFunctionSubclass():
-            node = _GRAD_FN(self)
+        node = own_node(self)
         return node if isinstance(node, BackwardCFunction) else self.local.grad_fn
 
     @property
@@ -240,6 +244,16 @@ class TileTensor(Tensor):
 
     def retain_grad(self) -> None:
         self.local.retain_grad()
+
+
+def own_node(tensor: Tensor) -> Any:
+    """The place in the graph of a tensor itself; None of a tile that was written since a function returned it, of which
+    autograd knows no more than that it is a view."""
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            return _GRAD_FN(tensor)
+        except RuntimeError:
+            return None
 
 
 def _stand_in(fake: Tensor) -> Tensor:

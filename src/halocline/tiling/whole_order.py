@@ -126,5 +126,5 @@ def likeness(x: TileTensor) -> Tensor | None:
     look, tile, args, kwargs = x.seen_by
     base = likeness(tile)
     if base is None:
-        base = torch.empty_strided(tuple(tile.shape), whole_strides(tile), device="meta")
+        base = torch.empty_strided(tuple(tile.shape), whole_strides(tile), dtype=tile.dtype, device="meta")
     return look(base, *args, **kwargs)

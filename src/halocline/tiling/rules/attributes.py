@@ -10,6 +10,7 @@ from torch import Tensor
 
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.view import data_of
 
 _PROPERTIES = (
     "dtype device layout is_cuda is_cpu is_mps is_meta is_sparse is_sparse_csr is_quantized is_mkldnn is_nested "
@@ -46,6 +47,13 @@ rule(torch.numel, Tensor.numel, Tensor.nelement)(TileTensor.numel)
 rule(Tensor.dim, Tensor.ndimension)(TileTensor.dim)
 rule(Tensor.__len__)(TileTensor.__len__)
 
+
+@rule(getattr(Tensor, "_base").__get__)  # noqa: B009
+def base(input: TileTensor) -> None:
+    if input.local._base is not None:
+        raise untiled(getattr(Tensor, "_base").__get__, (input,), why="what a tile is a view of is no tile")  # noqa: B009
+
+
 _DATA: Any = Tensor.data
 
 
@@ -57,7 +65,7 @@ def _set_data(input: Tensor, data: Tensor) -> None:
 
 # Torch asks no rule when a plain tensor is given a tile as its data.
 Tensor.data = property(_DATA.__get__, _set_data)  # type: ignore[assignment]
-rule(getattr(Tensor, "data").__get__)(lambda input: TileTensor.wrap(input.local.data, input.spec))  # noqa: B009
+rule(getattr(Tensor, "data").__get__)(lambda input: TileTensor.wrap(data_of(input.local), input.spec))  # noqa: B009
 
 
 @rule(Tensor.register_hook)

@@ -41,8 +41,9 @@ def view_as_complex(input: TileTensor) -> TileTensor:
 def _part(name: str) -> None:
     @rule(getattr(Tensor, name).__get__)
     def part(input: TileTensor) -> TileTensor:
-        """A view of the same numbers."""
-        return TileTensor.wrap(getattr(input.local, name), input.spec)
+        """A view of the same numbers; of real ones, the tile itself."""
+        part = getattr(input.local, name)
+        return input if part is input.local else TileTensor.wrap(part, input.spec)
 
 
 _part("real")

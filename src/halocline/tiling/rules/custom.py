@@ -12,17 +12,15 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction, _SingleLevelFunction, once_differentiable
+from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from halocline.tiling.boxes import slices
 from halocline.tiling.route import index
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.tensor import TileTensor, find_tiles, untiled
+from halocline.tiling.tensor import TileTensor, find_tiles, own_node, untiled
 from halocline.tiling.view import GatheredView, on_plain
-
-_GRAD_FN = getattr(Tensor, "grad_fn").__get__  # noqa: B009
 
 
 def _apply(cls: Any, *args: Any) -> Any:
@@ -36,7 +34,7 @@ def _apply(cls: Any, *args: Any) -> Any:
     args = tuple(_seen(a) if isinstance(a, TileTensor) else a for a in args)
     out = super(_SingleLevelFunction, _on_tiles(cls)).apply(*args)  # type: ignore[misc]
     returned = list(out) if isinstance(out, tuple) else [out]
-    found = [(i, t, _node(t)) for i, t in enumerate(returned) if isinstance(t, Tensor)]
+    found = [(i, t, own_node(t)) for i, t in enumerate(returned) if isinstance(t, Tensor)]
     moving = [(i, t, node) for i, t, node in found if isinstance(node, BackwardCFunction)]
     if not moving:
         return out
@@ -59,14 +57,12 @@ _frames.set_code_exec_strategy(
 )
 
 
-def _node(tensor: Tensor) -> Any:
-    with torch._C.DisableTorchFunctionSubclass():
-        return _GRAD_FN(tensor)
-
-
 def _seen(tile: TileTensor) -> TileTensor:
-    """The tile as autograd is to see it: one that was made a leaf when it was there has no place in the graph."""
-    return TileTensor.wrap(tile.local, tile.spec) if tile.local.requires_grad and _node(tile) is None else tile
+    """The tile as autograd is to see it, whose place in the graph is that of the part held. One that was made a leaf
+    when it was there has none, and what a function returned has the function's own, before it was opened."""
+    node = own_node(tile)
+    stale = tile.local.requires_grad and (node is None or isinstance(node, BackwardCFunction))
+    return TileTensor.wrap(tile.local, tile.spec) if stale else tile
 
 
 # ------------------------------------------------------------------------------------------- what the function returned
@@ -83,7 +79,6 @@ class _Opened(torch.autograd.Function):
         return tuple(p.detach() for p in parts)  # no views: they may be written
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         return tuple(
             grad if spec is None else TileTensor.wrap(_among_zeros(grad, spec), spec)
@@ -148,7 +143,31 @@ def _on_tiles(cls: Any) -> Any:
     apart = setup is not torch.autograd.Function.setup_context
     halves: dict[str, Any] = {"setup_context": set_up} if apart else {"forward": run}
     members = {name: staticmethod(function) for name, function in {**halves, back: backward}.items()}
-    return type(cls.__name__, (cls,), {**members, "__module__": cls.__module__})
+    told = type(cls.__name__, (cls,), {**members, "__module__": cls.__module__})
+    told._backward_cls.saved_tensors = property(_saved)  # type: ignore[attr-defined]
+    return told
+
+
+_SAVED = getattr(torch._C._FunctionBase, "saved_tensors").__get__  # noqa: B009
+
+
+def _saved(ctx: Any) -> tuple[Any, ...]:
+    """What a function saved, each tile with the place in the graph that it had: of a result of its own, and of what
+    went through hooks for saved tensors, autograd gives it back to the tile and not to the part held."""
+    return tuple(_placed(t) if isinstance(t, TileTensor) and not t.local.requires_grad else t for t in _SAVED(ctx))
+
+
+def _placed(tile: TileTensor) -> TileTensor:
+    node = own_node(tile)
+    if node is None:
+        return tile
+    if not torch.is_grad_enabled():  # nobody asks where it stands
+        tile._local = tile.local.detach().requires_grad_()
+        return tile
+    if isinstance(node, BackwardCFunction):
+        return _filled(tile, super(_SingleLevelFunction, _Opened).apply(tile)[0])  # type: ignore[misc]
+    why = "a gradient of a gradient needs what hooks for saved tensors took; take it outside of them and save_on_cpu()"
+    raise untiled(torch.autograd.grad, (tile,), why=why)
 
 
 def _as_tile(grad: Any, spec: TileSpec | None) -> Any:

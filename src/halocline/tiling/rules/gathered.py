@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -16,6 +17,7 @@ from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, untiled
 from halocline.tiling.view import GatheredView, Origin
+from halocline.tiling.whole_order import likeness
 
 
 def whole(value: Any) -> Any:
@@ -38,9 +40,10 @@ def view_of(x: TileTensor, look: Callable[..., Tensor], *args: Any, sure: bool =
     local, spec = x.local, x.spec
     if spec.exchanger.size == 1 or isinstance(local, FakeTensor):
         return look(x.full(), *args)
+    shown = TileTensor.wrap(local, spec)  # `x` itself may change its dims, by transpose_
 
     def gather() -> Tensor:
-        whole = x.full()
+        whole = shown.full()
         if look is Tensor.view:  # ours to lay out: what must be a view on one device can be one here
             try:
                 whole.view(*args)
@@ -51,8 +54,20 @@ def view_of(x: TileTensor, look: Callable[..., Tensor], *args: Any, sure: bool =
     def refuse(why: str) -> Exception:
         return untiled(look, (x, *args), why=why)
 
-    origin = Origin(local, gather, lambda whole: part_of(whole, spec), refuse, sure)
-    return GatheredView.of(look(origin.whole, *args), origin)
+    origin = Origin(local, gather, lambda whole: part_of(whole, spec), refuse)
+    like = likeness(x)
+    if like is None and fills_its_memory(local):
+        like = torch.empty_strided(origin.whole.shape, origin.whole.stride(), dtype=local.dtype, device="meta")
+    try:
+        like = None if like is None else look(like, *args)
+    except RuntimeError:  # a view that cannot be made on one device
+        like = None
+    return GatheredView.of(look(origin.whole, *args), origin, like, sure)
+
+
+def fills_its_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is all that lies in its memory, and so no slice of another."""
+    return tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def on_whole(function: Callable[[Tensor], Tensor], x: TileTensor) -> TileTensor:

@@ -189,9 +189,18 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     if taken is None:
         return view_of(input, Tensor.__getitem__, whole(key))
     out = TileTensor.wrap(input.local[taken.items], taken.spec)
-    if out.spec.size != input.spec.size and is_alias_of(out.local, input.local):
-        out.seen_by = (Tensor.__getitem__, input, (key,), {})
+    if out.shape != input.shape and is_alias_of(out.local, input.local):
+        out.seen_by = (_with_dims, input, (key, taken.single), {})
     return view_of(out, Tensor.squeeze, taken.single) if taken.single else out
+
+
+def _with_dims(whole: Tensor, key: Any, single: tuple[int, ...]) -> Tensor:
+    """`whole[key]`, with dims of size 1 for the `single` pixels."""
+    out = whole[key]
+    ndim = out.ndim + len(single)
+    for dim in sorted(single):
+        out = out.unsqueeze(dim + ndim)
+    return out
 
 
 def _looked_up(table: Tensor, key: Any) -> Tensor:

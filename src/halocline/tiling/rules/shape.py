@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from halocline.tiling.rules.gathered import view_of
+from halocline.tiling.rules.gathered import fills_its_memory, view_of
+from halocline.tiling.rules.layout import contiguous
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, held_strides, is_alias_of, laid_out, memory_order
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -150,7 +151,7 @@ def reshaped(input: TileTensor, target: Ints, view: bool = False) -> Tensor:
     held = input.local
     if found is None:
         # Whether one device makes a view is known of a slice of pixels, and of a tile that is all of its memory.
-        known = whole is not None or isinstance(held, FakeTensor) or held.untyped_storage().nbytes() == held.nbytes
+        known = whole is not None or isinstance(held, FakeTensor) or fills_its_memory(held)
         if view or (known and shared):
             return view_of(input, Tensor.view, target)
         return input.full().reshape(target) if known else view_of(input, Tensor.reshape, target, sure=False)
@@ -191,6 +192,8 @@ def reshape_as(input: Tensor, other: Tensor) -> Tensor:
 def flatten(input: TileTensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     shape = tuple(input.shape)
     first, last = from_front(start_dim, len(shape)), from_front(end_dim, len(shape))
+    if first == last:
+        return input
     if first > last:
         raise ValueError(f"flatten needs start_dim <= end_dim, got {start_dim} and {end_dim}")
     return reshaped(input, (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]))
@@ -198,7 +201,8 @@ def flatten(input: TileTensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 @rule(torch.ravel, Tensor.ravel)
 def ravel(input: TileTensor) -> Tensor:
-    return reshaped(input, (-1,))
+    """A view of what is contiguous only, where reshape(-1) makes one of evenly spaced values, too."""
+    return reshaped(contiguous(input), (-1,))
 
 
 @rule(torch.unflatten, Tensor.unflatten)
