@@ -160,8 +160,9 @@ def on_one_device(case: Case) -> tuple[Any, list[Tensor], list[Tensor | None]]:
         try:
             model = prepared(case.build(inputs), inputs[0].dtype)
             if case.channels_last:
-                model = model.to(memory_format=torch.channels_last)
-                inputs = [t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for t in inputs]
+                order = torch.channels_last if inputs[0].ndim == 4 else torch.channels_last_3d
+                model = model.to(memory_format=order) if isinstance(model, nn.Module) else model
+                inputs = [t.to(memory_format=order) if t.ndim == inputs[0].ndim else t for t in inputs]
             return model, inputs, step(copy.deepcopy(model), inputs, case, None)
         except Exception as error:
             first = first or error

@@ -218,7 +218,7 @@ class TileTensor(Tensor):
 
     @property
     def grad_fn(self) -> Any:  # type: ignore[override]
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction():
             node = _GRAD_FN(self)
         return node if isinstance(node, BackwardCFunction) else self.local.grad_fn
 

@@ -33,8 +33,8 @@ def _apply(cls: Any, *args: Any) -> Any:
         return super(_SingleLevelFunction, cls).apply(*args)  # type: ignore[misc]
     if issubclass(cls, CheckpointFunction):
         _check_checkpoint(args)
-    args = tuple(_seen(a) if isinstance(a, TileTensor) else a for a in args)
-    out = super(_SingleLevelFunction, _on_tiles(cls)).apply(*args)  # type: ignore[misc]
+    seen = tuple(_seen(a) if isinstance(a, TileTensor) else a for a in args)
+    out = super(_SingleLevelFunction, _on_tiles(cls)).apply(*seen)  # type: ignore[misc]
     returned = list(out) if isinstance(out, tuple) else [out]
     found = [(i, t, _node(t)) for i, t in enumerate(returned) if isinstance(t, Tensor)]
     moving = [(i, t, node) for i, t, node in found if isinstance(node, BackwardCFunction)]
@@ -46,7 +46,8 @@ def _apply(cls: Any, *args: Any) -> Any:
         return out
     parts = super(_SingleLevelFunction, _Opened).apply(*(t for _, t, _ in moving))  # type: ignore[misc]
     for (i, t, _), part in zip(moving, parts):
-        returned[i] = _filled(t, part) if isinstance(t, TileTensor) else part
+        given: Any = next((a for a, s in zip(args, seen) if s is t), t)  # if written in place
+        returned[i] = _filled(given, part) if isinstance(t, TileTensor) else part
     return tuple(returned) if isinstance(out, tuple) else returned[0]
 
 
@@ -60,13 +61,15 @@ _frames.set_code_exec_strategy(
 
 
 def _node(tensor: Tensor) -> Any:
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():
         return _GRAD_FN(tensor)
 
 
 def _seen(tile: TileTensor) -> TileTensor:
-    """The tile as autograd is to see it: one that was made a leaf when it was there has no place in the graph."""
-    return TileTensor.wrap(tile.local, tile.spec) if tile.local.requires_grad and _node(tile) is None else tile
+    """The tile as autograd is to see it, where its part held has another place in the graph than it has itself: one
+    that was made a leaf when it was there has none, and what a function returned has since been opened."""
+    node = _node(tile) if tile.local.requires_grad else tile
+    return TileTensor.wrap(tile.local, tile.spec) if node is None or isinstance(node, BackwardCFunction) else tile
 
 
 # ------------------------------------------------------------------------------------------- what the function returned

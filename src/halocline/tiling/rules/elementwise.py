@@ -54,11 +54,13 @@ def unary(function: Callable[..., Any]) -> Callable[..., TileTensor]:
     return on_pixels
 
 
-def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTensor]:
+def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., Tensor]:
     """The rule of a function of several tensors that broadcast against each other."""
 
-    def on_pixels(*args: Any, **kwargs: Any) -> TileTensor:
+    def on_pixels(*args: Any, **kwargs: Any) -> Tensor:
         first = args[0]
+        if in_place and not isinstance(first, TileTensor):  # what is plain stays whole
+            return function(*map(_whole, args), **{name: _whole(value) for name, value in kwargs.items()})
         if len(args) > 1 and not kwargs and isinstance(first, TileTensor):
             others = args[1:]
             spec = first.spec
@@ -76,11 +78,14 @@ def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTens
         if not isinstance(out, Tensor):  # where(condition) lists pixels
             raise untiled(function, args, kwargs)
         if in_place:
-            assert isinstance(first, TileTensor)
             return first
         return TileTensor.wrap(_as_of_wholes(out, (*args, *kwargs.values())), spec)
 
     return on_pixels
+
+
+def _whole(value: Any) -> Any:
+    return value.full() if isinstance(value, TileTensor) else value
 
 
 def _as_of_wholes(out: Tensor, given: Iterable[Any]) -> Tensor:
