@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from peer_blocks import BLOCKS
 from torch import Tensor
 
 SIZES = {"volume": ("17x25x13", "33x25x29", "32x32x32"), "video": ("5x33x25", "8x32x32"), "sequence": ("97",)}
@@ -29,6 +30,8 @@ CHANNELS = {
     "logit": 1,
     "flow": 2,
     "latent": 4,
+    "features": 8,
+    "feature_volume": 8,
 }
 LOSS_SIZE = ":23x19"
 
@@ -51,6 +54,11 @@ class Case:
     family: Family
     name: str
     words: str
+
+    @property
+    def key(self) -> str:
+        """What it is called among results: a name may be tried on an image and on a volume."""
+        return f"{self.words} | {self.name}"
 
     @property
     def batch(self) -> int:
@@ -311,4 +319,5 @@ FAMILIES = tuple(
             ("MONAI networks", "monai.networks.nets", "{}", {"gray": MONAI["gray"]}),
         )
     ]
+    + [Family(library, library, "{}", words) for library, words in BLOCKS.items()]
 )

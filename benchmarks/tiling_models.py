@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peer_blocks import BLOCKS
 from peers import FAMILIES, Case, Family, cases
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -160,8 +161,9 @@ def on_one_device(case: Case) -> tuple[Any, list[Tensor], list[Tensor | None]]:
         try:
             model = prepared(case.build(inputs), inputs[0].dtype)
             if case.channels_last:
-                model = model.to(memory_format=torch.channels_last)
-                inputs = [t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for t in inputs]
+                order = torch.channels_last if inputs[0].ndim == 4 else torch.channels_last_3d
+                model = model.to(memory_format=order) if isinstance(model, nn.Module) else model
+                inputs = [t.to(memory_format=order) if t.ndim == inputs[0].ndim else t for t in inputs]
             return model, inputs, step(copy.deepcopy(model), inputs, case, None)
         except Exception as error:
             first = first or error
@@ -263,7 +265,7 @@ def table(found: dict[str, dict[str, Any]], versions: str) -> str:
     header = "| family | tried | exact | refused | most often for | wrong | one device fails |"
     lines = [f"With {versions}:\n", header, "|---|---|---|---|---|---|---|"]
     tried = [
-        (f.name, case.name, *found.get(f.name, {}).get(case.name, (SLOW, ""))) for f in FAMILIES for case in cases(f)
+        (f.name, case.name, *found.get(f.name, {}).get(case.key, (SLOW, ""))) for f in FAMILIES for case in cases(f)
     ]
     everything = [row for row in tried if row[2] != SLOW]
     for family in [*dict.fromkeys(row[0] for row in everything), "all"]:
@@ -277,7 +279,9 @@ def table(found: dict[str, dict[str, Any]], versions: str) -> str:
     for kind in (REFUSED, WRONG, CRASHED, UNABLE, ROUNDED, EXACT):
         by_family: dict[str, list[str]] = {}
         for family, name, found_kind, why in everything:
-            if found_kind == kind and (kind != EXACT or "," not in family):  # the same ones are tried again
+            if found_kind == kind and (
+                kind != EXACT or not ("," in family or family in BLOCKS)
+            ):  # tried again, or many
                 shown = name.split("(")[0] if kind in (EXACT, UNABLE) else name
                 by_family.setdefault(family, []).append(f"`{shown}`" + (f" ({why})" if kind in NUMBERED else ""))
         if by_family:
@@ -334,6 +338,7 @@ def main() -> None:
     if options.results and options.results.exists():
         found = json.loads(options.results.read_text())
     warnings.simplefilter("ignore")
+    import_of("torchvision")  # which others import when they are used
     for family in FAMILIES:
         known = found.setdefault(family.name, {})
         if not import_of(family.library):
@@ -343,16 +348,14 @@ def main() -> None:
             asked = not options.patterns or any(
                 fnmatch.fnmatch(n, p) for p in options.patterns for n in (family.name, case.name)
             )
-            if not asked or (
-                case.name in known and not (options.again and known[case.name][0] not in (EXACT, REFUSED))
-            ):
+            if not asked or (case.key in known and not (options.again and known[case.key][0] not in (EXACT, REFUSED))):
                 continue
             started = time.perf_counter()
-            known[case.name] = in_a_process(case)
+            known[case.key] = in_a_process(case)
             print(
                 family.name,
                 case.name,
-                *known[case.name],
+                *known[case.key],
                 f"{time.perf_counter() - started:.1f} s",
                 sep=" | ",
                 flush=True,

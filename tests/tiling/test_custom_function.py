@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from ranks import assert_exact, image, on_threads
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from halocline import tiling
@@ -71,6 +72,38 @@ def test_equals_one_device(name: str, margin: int) -> None:
         return [F.conv2d(o, weight, padding=1) for o in (out if isinstance(out, tuple) else (out,))]
 
     assert_exact(run, (2, 3, 7, 5), grid=(2, 2), margin=margin)
+
+
+@pytest.mark.parametrize("margin", [0, 2])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_of_what_another_one_returned(name: str, margin: int) -> None:
+    """Which has two results, of which one is also used besides (wavelets do so)."""
+
+    def run(x: Tensor) -> list[Tensor]:
+        given, also = FUNCTIONS["two results"](F.conv2d(x, image((3, 3, 3, 3)), padding=1))
+        out = FUNCTIONS[name](given)
+        return [F.avg_pool2d(o, 2) for o in (*(out if isinstance(out, tuple) else (out,)), given, also)]
+
+    assert_exact(run, (2, 3, 7, 5), grid=(2, 2), margin=margin)
+
+
+class PassesOn(TorchFunctionMode):
+    """Asks the rules itself, and stays in force while they work."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if tiling.TileTensor not in types:
+            return func(*args, **(kwargs or {}))
+        with self:
+            return tiling.TileTensor.__torch_function__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_within_a_mode_that_asks_the_rules(name: str) -> None:
+    def run(x: Tensor) -> Any:
+        with PassesOn():
+            return FUNCTIONS[name](x * 1)
+
+    assert_exact(run, (2, 3, 7, 5), grid=(2, 2))
 
 
 def test_its_parameters_get_their_gradients() -> None:

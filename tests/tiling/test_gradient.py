@@ -247,6 +247,20 @@ def test_the_gradient_of_a_tile() -> None:
     compare(saliency)
 
 
+def test_a_tile_as_the_gradient_of_a_plain_tensor() -> None:
+    """As in the backward of a reversible layer whose halves gather; torch asks no rule about it."""
+
+    def run(x: Tensor, weight: Tensor) -> list[Tensor]:
+        plain = (x.flatten(2).softmax(-1) * weight).view(x.shape)
+        (found,) = torch.autograd.grad(plain, weight, x * 2, retain_graph=True)
+        leaf = plain.detach().requires_grad_()
+        torch.autograd.backward([leaf.square()], [x.detach()])
+        assert leaf.grad is not None
+        return [plain, found, leaf.grad]
+
+    assert_exact(run, (2, 3, 7, 5), grid=(2, 2), plain=[image((3, 1)).requires_grad_()])
+
+
 def test_a_learned_image() -> None:
     def run(exchanger: ThreadExchanger) -> None:
         learned, scale = nn.Parameter(image((1, 1, 4, 4))), nn.Parameter(torch.ones((), dtype=torch.float64))

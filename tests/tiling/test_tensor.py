@@ -144,6 +144,29 @@ def test_two_tiles(number: int, margin: int) -> None:
     assert_exact(BINARY[number], [(2, 3, 7, 9), (2, 3, 7, 9)], grid=(2, 2), margin=margin)
 
 
+INTO_PLAIN = [
+    lambda total, x: total.add_(x, alpha=2),
+    lambda total, x: total.copy_(x),
+    lambda total, x: total[:, :, 1:3].copy_(x[:, :, 4:6]),
+    lambda total, x: total[0].__iadd__(x.sum(0)),
+    lambda total, x: total.addcmul_(x, x[:, :1]).masked_fill_(x > 0.5, 2.0),
+    lambda total, x: total.lerp_(end=x, weight=0.3),
+]
+
+
+@pytest.mark.parametrize("margin", [0, 2])
+@pytest.mark.parametrize("number", range(len(INTO_PLAIN)))
+def test_a_tile_written_into_a_plain_tensor(number: int, margin: int) -> None:
+    """As padding and sums over windows by hand do: the plain tensor stays whole."""
+
+    def run(x: Tensor, start: Tensor) -> Tensor:
+        total = start * 1
+        INTO_PLAIN[number](total, x)
+        return total
+
+    assert_exact(run, (2, 3, 7, 9), grid=(2, 2), margin=margin, plain=[image((2, 3, 7, 9)).requires_grad_()])
+
+
 def test_a_plain_parameter_of_the_whole_size_gets_its_gradient() -> None:
     embedding = image((3, 7, 9)).requires_grad_()
     gate = image((1, 3, 1, 1)).requires_grad_()

@@ -168,7 +168,6 @@ READERS: dict[str, Callable[[Tensor], Any]] = {
     "storage": lambda x: x.untyped_storage(),
     "stride": lambda x: x.stride(),
     "out=": lambda x: torch.add(x, 1, out=torch.zeros(SHAPE)),
-    "copy into a plain tensor": lambda x: torch.zeros(SHAPE).copy_(x),
     "set_": lambda x: x.set_(torch.zeros(SHAPE)),
     "aten": torch.ops.aten.sum.default,
     "torch.tensor": lambda x: torch.tensor(x),

@@ -249,7 +249,7 @@ class TileTensor(Tensor):
 def own_node(tensor: Tensor) -> Any:
     """The place in the graph of a tensor itself; None of a tile that was written since a function returned it, of which
     autograd knows no more than that it is a view."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():
         try:
             return _GRAD_FN(tensor)
         except RuntimeError:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from halocline.tiling.boxes import Reach, is_empty, shape, slices
 from halocline.tiling.exchanger import Wait
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
+from halocline.tiling.local_operator import Grads, Indexed, LocalOperator
 from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, trial, worth_trying
 from halocline.tiling.plain import wanted
 from halocline.tiling.route import Route, index
@@ -29,7 +30,6 @@ from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import alias, empty_as, laid_out, strides_of, suggested_format
 from halocline.tiling.tensor import TileTensor, UntiledOperation
 
-Grads = Sequence[Tensor | None]
 SMALL = 1 << 15
 """Values of the largest tile up to which padded copies are kept for the backward after all, and nothing overlaps: that
 is faster than making them anew, and so small a copy does not matter. Whatever the policy, since a recomputation must
@@ -37,68 +37,6 @@ save alike; and on all ranks alike, since they must meet in one order in a gradi
 
 INDEXED_ON = ("cuda",)
 """The types of device on which `Indexed` operators keep indices, eight bytes each. A CPU rather saves the memory."""
-
-
-class LocalOperator(Protocol):
-    """What runs on one rank, on plain tensors: from the padded input box to the output box."""
-
-    def forward(self, padded: Tensor, where: Geometry, params: Sequence[Tensor | None]) -> Tensor:
-        """The output over `where.out_box`, from the input over `where.padded`. Differentiable by autograd.
-
-        The operator still has to add `where.padding` on both sides of each dim.
-        """
-
-    def backward(
-        self, grad: Tensor, padded: Tensor, where: Geometry, params: Sequence[Tensor | None], wanted: Sequence[bool]
-    ) -> Grads:
-        """The gradients of the padded input and of each parameter, where `wanted`."""
-
-    def channels(self, params: Sequence[Tensor | None], given: int) -> int:
-        """The number of output channels, from the parameters and the input's channels."""
-
-
-class Recomputed:
-    """A LocalOperator from a function that is cheap enough to run once more in the backward (pooling, resampling).
-
-    Nothing but the tile is kept for the backward; a parameter's gradient is not needed.
-    """
-
-    def __init__(self, function: Callable[[Tensor, Geometry], Tensor]) -> None:
-        self.function = function
-
-    def forward(self, padded: Tensor, where: Geometry, params: Sequence[Tensor | None]) -> Tensor:
-        return self.function(padded, where)
-
-    def backward(
-        self, grad: Tensor, padded: Tensor, where: Geometry, params: Sequence[Tensor | None], wanted: Sequence[bool]
-    ) -> Grads:
-        with torch.enable_grad():
-            padded = padded.detach().requires_grad_()
-            out = self.function(padded, where)
-        return torch.autograd.grad(out, padded, grad)
-
-    def channels(self, params: Sequence[Tensor | None], given: int) -> int:
-        return given
-
-
-class Indexed(Recomputed):
-    """One whose kernel on a GPU says which pixels it chose (max pooling): that is kept, as one device keeps it.
-
-    Its backward then reads no input at all; and it never overlaps, as the parts of an output number other pixels.
-    """
-
-    def __init__(
-        self,
-        function: Callable[[Tensor, Geometry], Tensor],
-        choose: Callable[[Tensor, Geometry], tuple[Tensor, Tensor]],
-        give: Callable[[Tensor, Tensor, Tensor, Geometry], Tensor],
-    ) -> None:
-        super().__init__(function)
-        self.choose = choose
-        """From the padded input to the output and the chosen pixels' numbers."""
-        self.give = give
-        """The gradient of the padded input, from (that of the output, an input of which only the shape counts, the
-        numbers, where)."""
 
 
 def windowed(

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
+from halocline.tiling.local_operator import Recomputed
 from halocline.tiling.resample import Taps, largest, resample
 from halocline.tiling.rules.convolution import check_image, hashable, tuples
 from halocline.tiling.rules.reduction import mean
 from halocline.tiling.statistics import LOW_PRECISION
 from halocline.tiling.strides import in_order_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.window import Recomputed, windowed
+from halocline.tiling.window import windowed
 
 Ints = tuple[int, ...]
 _AVERAGE: tuple[Callable[..., Any], ...] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)

@@ -92,5 +92,5 @@ _SET_HOOKS = getattr(Tensor, "_backward_hooks").__set__  # noqa: B009
 @rule(_SET_HOOKS)
 def forget_hooks(input: TileTensor, hooks: Any) -> None:
     """Autograd itself asks this of a tensor whose `local` has been changed in place."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():
         _SET_HOOKS(input, hooks)

@@ -16,10 +16,11 @@ from torch import Tensor
 from halocline.tiling.boxes import Window
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
+from halocline.tiling.local_operator import Grads
 from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.rules.complex import in_parts
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.window import Grads, windowed
+from halocline.tiling.window import windowed
 
 Ints = tuple[int, ...]
 

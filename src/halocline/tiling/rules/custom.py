@@ -31,8 +31,8 @@ def _apply(cls: Any, *args: Any) -> Any:
         return super(_SingleLevelFunction, cls).apply(*args)  # type: ignore[misc]
     if issubclass(cls, CheckpointFunction):
         _check_checkpoint(args)
-    args = tuple(_seen(a) if isinstance(a, TileTensor) else a for a in args)
-    out = super(_SingleLevelFunction, _on_tiles(cls)).apply(*args)  # type: ignore[misc]
+    seen = tuple(_seen(a) if isinstance(a, TileTensor) else a for a in args)
+    out = super(_SingleLevelFunction, _on_tiles(cls)).apply(*seen)  # type: ignore[misc]
     returned = list(out) if isinstance(out, tuple) else [out]
     found = [(i, t, own_node(t)) for i, t in enumerate(returned) if isinstance(t, Tensor)]
     moving = [(i, t, node) for i, t, node in found if isinstance(node, BackwardCFunction)]
@@ -44,7 +44,8 @@ def _apply(cls: Any, *args: Any) -> Any:
         return out
     parts = super(_SingleLevelFunction, _Opened).apply(*(t for _, t, _ in moving))  # type: ignore[misc]
     for (i, t, _), part in zip(moving, parts):
-        returned[i] = _filled(t, part) if isinstance(t, TileTensor) else part
+        given: Any = next((a for a, s in zip(args, seen) if s is t), t)  # if written in place
+        returned[i] = _filled(given, part) if isinstance(t, TileTensor) else part
     return tuple(returned) if isinstance(out, tuple) else returned[0]
 
 

@@ -56,11 +56,13 @@ def unary(function: Callable[..., Any]) -> Callable[..., TileTensor]:
     return on_pixels
 
 
-def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTensor]:
+def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., Tensor]:
     """The rule of a function of several tensors that broadcast against each other."""
 
     def on_pixels(*args: Any, **kwargs: Any) -> Any:
         first = args[0]
+        if in_place and not isinstance(first, TileTensor):  # what is plain stays whole
+            return function(*map(_whole, args), **{name: _whole(value) for name, value in kwargs.items()})
         if len(args) > 1 and not kwargs and isinstance(first, TileTensor):
             others = args[1:]
             spec = first.spec
@@ -80,7 +82,6 @@ def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTens
         if not isinstance(out, Tensor):  # where(condition) lists pixels
             raise untiled(function, args, kwargs)
         if in_place:
-            assert isinstance(first, TileTensor)
             return first
         # A plain image was sliced, after which it lies in no memory format.
         sliced = any(
@@ -91,11 +92,8 @@ def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., TileTens
     return on_pixels
 
 
-def _was_sliced(value: Any, spec: TileSpec) -> bool:
-    """Whether it is a plain tensor with pixels: of a slice, which lies in no memory format, torch makes others."""
-    if not isinstance(value, Tensor) or isinstance(value, TileTensor):
-        return False
-    return any(value.ndim >= -d and value.shape[d] == n > 1 for d, n in zip(spec.dims, spec.size))
+def _whole(value: Any) -> Any:
+    return value.full() if isinstance(value, TileTensor) else value
 
 
 def align(values: Iterable[Any], function: Any, in_place: bool = False) -> tuple[list[Any], TileSpec]:

@@ -21,6 +21,7 @@ from halocline.tiling.boxes import Box, Table
 from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
+from halocline.tiling.local_operator import Recomputed
 from halocline.tiling.resample import Taps, resample
 from halocline.tiling.route import index
 from halocline.tiling.rules.adaptive import adaptive_average
@@ -28,7 +29,7 @@ from halocline.tiling.rules.convolution import check_image
 from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.window import Recomputed, windowed
+from halocline.tiling.window import windowed
 
 _MODES: dict[int, tuple[str, ...]] = {
     3: ("nearest", "nearest-exact", "area", "linear"),

@@ -18,12 +18,13 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, Interval, is_empty
 from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
+from halocline.tiling.local_operator import Recomputed
 from halocline.tiling.rules.index import getitem
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.splice import Segment, splice
 from halocline.tiling.strides import apart, in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.window import Recomputed, windowed
+from halocline.tiling.window import windowed
 
 Pads = tuple[Interval, ...]
 

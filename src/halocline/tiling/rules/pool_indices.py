@@ -16,13 +16,14 @@ from torch import Tensor
 from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
+from halocline.tiling.local_operator import Recomputed
 from halocline.tiling.resample import Taps
 from halocline.tiling.rules.adaptive import bins, sizes_asked
 from halocline.tiling.rules.convolution import check_image
 from halocline.tiling.rules.pooling import lowest, windows_asked
 from halocline.tiling.strides import in_order_of
 from halocline.tiling.tensor import TileTensor, rule
-from halocline.tiling.window import Recomputed, windowed
+from halocline.tiling.window import windowed
 
 Ints = tuple[int, ...]
 

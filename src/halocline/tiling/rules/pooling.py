@@ -18,10 +18,11 @@ from halocline.tiling.boxes import Box, Window, ceil_hi
 from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
+from halocline.tiling.local_operator import Indexed, Recomputed
 from halocline.tiling.rules.convolution import check_image, hashable, tuples
 from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.tensor import TileTensor, rule
-from halocline.tiling.window import Indexed, Recomputed, windowed
+from halocline.tiling.window import windowed
 
 Ints = tuple[int, ...]
 

@@ -14,13 +14,14 @@ from torch import Tensor
 from halocline.tiling.boxes import Window
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
+from halocline.tiling.local_operator import Recomputed
 from halocline.tiling.rules.convolution import check_image
 from halocline.tiling.rules.gathered import view_of
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.window import Recomputed, windowed
+from halocline.tiling.window import windowed
 
 
 @lru_cache(maxsize=256)
