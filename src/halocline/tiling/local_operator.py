@@ -1,4 +1,4 @@
-"""What a rule gives to `windowed`: the arithmetic of an operator on one padded tile. Knows nothing of ranks and halos."""
+"""What a rule gives to `windowed`: an operator's arithmetic on one padded tile. Knows nothing of ranks and halos."""
 
 from __future__ import annotations
 
