@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, image, on_threads
+from ranks import assert_close, image
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -96,26 +96,24 @@ def test_two_halves_cost_one_backward(name: str, needs_input: bool) -> None:
 
 
 def test_a_tile_finds_each_of_its_gradients_once() -> None:
-    def on_rank(exchanger: tiling.ThreadExchanger) -> None:
-        torch.manual_seed(0)
-        model = blocks(3).double()
-        found: list[tuple[list[Tensor | None], int]] = []
-        for halves in (False, True):
-            model.zero_grad()
-            tile = tiling.tile(image((2, 4, 7, 6)), (2, 2), exchanger)
-            x = tile.local.clone().requires_grad_()
-            y = model(tiling.TileTensor.wrap(x, tile.spec)).local
-            with FlopCounterMode(display=False) as counter:
-                if halves:
-                    (grad,), branches = input_half([y], [torch.ones_like(y)], [x], model.parameters())
-                    weight_half(branches)
-                else:
-                    y.sum().backward()
-                    grad = x.grad
-            found.append(([grad, *(p.grad for p in model.parameters())], counter.get_total_flops()))
-        (expected, once), (halved, twice) = found
-        for number, (a, b) in enumerate(zip(halved, expected)):
-            assert_close(a, b, 1e-14, f"gradient {number} on rank {exchanger.rank}")
-        assert twice == once
-
-    on_threads(4, on_rank)
+    torch.manual_seed(0)
+    model = blocks(3).double()
+    # Nothing is sent: the counter watches the modules of all threads.
+    tile = tiling.tile(image((2, 4, 7, 6)), (2, 2), tiling.NoCommunication(3, 4))
+    found: list[tuple[list[Tensor | None], int]] = []
+    for halves in (False, True):
+        model.zero_grad()
+        x = tile.local.clone().requires_grad_()
+        y = model(tiling.TileTensor.wrap(x, tile.spec)).local
+        with FlopCounterMode(display=False) as counter:
+            if halves:
+                (grad,), branches = input_half([y], [torch.ones_like(y)], [x], model.parameters())
+                weight_half(branches)
+            else:
+                y.sum().backward()
+                grad = x.grad
+        found.append(([grad, *(p.grad for p in model.parameters())], counter.get_total_flops()))
+    (expected, once), (halved, twice) = found
+    for number, (a, b) in enumerate(zip(halved, expected)):
+        assert_close(a, b, 1e-14, f"gradient {number}")
+    assert twice == once
