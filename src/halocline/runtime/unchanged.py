@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from halocline.runtime.common import Common
 from halocline.runtime.read_statistics import unread
-from halocline.tiling.untouched import STATES, Holder, content_of, holders, same_state
+from halocline.tiling.untouched import STATES, Holder, content_of, holders, same_state, told_of_iterators
 
 Layers = Sequence[tuple[str, nn.Module]]
 
@@ -125,10 +125,14 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
     kept = _attributes(layers) if look else []
     # Compiled code would not say what it reads. Where the compiler is not loaded there is none.
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    with _Reads(kept) as reads, eager, unread(layers if why == TWICE else []):
+    advanced: list[str] = []
+    iterators = told_of_iterators([holder for holder, _ in kept], advanced.append)
+    with iterators, _Reads(kept) as reads, eager, unread(layers if why == TWICE else []):
         yield
     if not reads.forwards:
         return
+    for name in advanced:
+        raise ValueError(f"a forward advances its layer's iterator {name}, {why}keep none there")
     for name, buffer in _buffers(layers, allowed).items():
         was = buffers.get(name)
         if was is not None and was.shape == buffer.shape and not _same(was, buffer):
