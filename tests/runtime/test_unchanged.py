@@ -348,3 +348,21 @@ class Counts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         return x * self.calls
+
+
+class Rereads(nn.Module):
+    """A checkpoint updates statistics in the backward, and the next forward uses them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.norm, x, use_reentrant=False) + self.norm.running_mean
+
+
+def test_statistics_that_a_backward_updates_and_a_forward_uses() -> None:
+    with pytest.raises(
+        ValueError, match=r"uses the running statistics of 1\.norm, and torch\.utils\.checkpoint updates"
+    ):
+        engine(CUT, [linear, Rereads, nn.Tanh, linear]).step(*batch(4))

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from halocline.runtime.common import Common
-from halocline.runtime.read_statistics import unread
+from halocline.runtime.read_statistics import reading, unread
 from halocline.tiling.untouched import STATES, Holder, content_of, holders, same_state, told_of_iterators
 
 Layers = Sequence[tuple[str, nn.Module]]
@@ -53,6 +53,9 @@ class FirstLooks:
         found = (TWICE, again), (LATER, later), (APART, {*common.stages})
         self._looks: dict[tuple[int, str], list[int]] = {(stage, why): [] for why, stages in found for stage in stages}
         """The sizes of the microbatches seen."""
+        self._unread = later - again  # where copies have statistics of their own, none may be used at all
+        self._read: dict[int, str] = {}
+        """Stage -> a norm whose statistics its forward uses in training."""
 
     @contextmanager
     def over(
@@ -60,6 +63,12 @@ class FirstLooks:
     ) -> Iterator[None]:
         """For a forward of `samples`; or for a backward, in which the statistics of `counted` may change."""
         with ExitStack() as looks:
+            if counted is None and stage in self._unread:
+                self._unread.discard(stage)
+                read = looks.enter_context(reading(layers))
+                looks.callback(lambda: self._read.update((stage, name) for name in read()))
+            elif counted and stage in self._read:
+                looks.enter_context(updating_none(counted, self._read[stage]))
             for why in (APART, TWICE) if counted is None else (LATER,):
                 seen = self._looks.get((stage, why))
                 if seen is None or seen not in ([], [samples]):  # for another size, tables may have to be made anew
@@ -91,6 +100,19 @@ class FirstLooks:
                 return
             with unwritten(layers, TWICE if stage in self._again else AHEAD):
                 yield
+
+
+@contextmanager
+def updating_none(norms: Sequence[Any], name: str) -> Iterator[None]:
+    """A backward that updates no statistics, as a forward uses those of `name`."""
+    before = [norm.num_batches_tracked.clone() for norm in norms]
+    yield
+    if any(not torch.equal(norm.num_batches_tracked, was) for norm, was in zip(norms, before)):
+        raise ValueError(
+            f"a forward in training uses the running statistics of {name}, and torch.utils.checkpoint updates "
+            f"statistics in backwards, after forwards of other microbatches: leave the checkpoint out there, use one "
+            f"microbatch, or set that module to eval()"
+        )
 
 
 @contextmanager
