@@ -206,7 +206,47 @@ class Turned(nn.Module):
         return torch.relu(x.transpose(2, 3).contiguous()).transpose(2, 3)
 
 
+class Forks(nn.Module):
+    """Goes on from an image without a gradient for it, in two ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.detach()
+        return self.one(x), self.other(x)
+
+
+class Joins(nn.Module):
+    """Wants no gradient of the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        with torch.no_grad():
+            second = self.conv(pair[1])
+        return torch.tanh(self.conv(pair[0])) + second
+
+
+def detached() -> list[Any]:
+    """Eight layers, of which the first have no gradients at all, and others only some."""
+    return [
+        lambda: nn.Conv2d(3, 4, 3, padding=1),
+        lambda: nn.Sequential(nn.BatchNorm2d(4), nn.Tanh()),
+        lambda: Forks(),
+        lambda: Mix(4),
+        lambda: Joins(),
+        lambda: nn.Conv2d(4, 4, 3, padding=1),
+        lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        lambda: nn.Linear(4, 5),
+    ]
+
+
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "detached": (detached, (3, 9, 10)),
     "noisy": (noisy, (3, 9, 10)),
     "cnn": (cnn, (3, 21, 20)),
     "pairs": (pairs, (3, 17, 16)),

@@ -100,6 +100,12 @@ def special() -> list[tuple[str, Case]]:
         ("gems, gradients asked for", case("asking", [8, 4], [tiles(1, 2), tiles(1, 2)], "gems", microbatches=2)),
         ("orders in memory between stages", case("noisy", [8, 5], [ONE] * 4, "1f1b", microbatches=4)),
         ("orders in memory between tiles", case("noisy", [4, 4], [tiles(2, 1), tiles(1, 2)], "gpipe", microbatches=4)),
+        ("stages without gradients", case("detached", [8, 5], [ONE] * 4, "1f1b")),
+        ("stages without gradients, zb-h1", case("detached", [8, 5], [ONE] * 4, "zb-h1")),
+        ("stages without gradients, gems", case("detached", [8, 5], [ONE] * 4, "gems")),
+        ("stages without gradients, recomputed", case("detached", [8, 5], [LANES, ONE, ONE], recompute=True)),
+        ("stages without gradients, tiles", case("detached", [8, 5], [tiles(1, 2), ONE, ONE])),
+        ("stages without gradients, replicas", case("detached", [8, 5], [ONE] * 2, replicas=2, microbatches=2)),
         ("tiles deep in the model", case("cnn", [8, 5], [ONE, ONE, tiles(1, 2)], microbatches=4)),
     ]
 

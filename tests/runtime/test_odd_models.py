@@ -6,7 +6,7 @@ All stages are on one process, which hands over from one to the next as ranks do
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -192,8 +192,58 @@ def test_a_write_to_a_tensor_that_was_returned_twice() -> None:
     layers = [linear, lambda: Does(lambda x: (x, x)), lambda: Does(lambda pair: pair[0].mul_(2) + pair[1]), linear]
     with pytest.raises(ValueError, match="layers 2 to 2 write to an input that the stage before returned twice"):
         engine(CUT, layers).step(*batch(4))
+    rows = [linear, lambda: Does(lambda x: (x[:, :3], x[:, 1:])), *layers[2:]]
+    with pytest.raises(ValueError, match=r"layers 2 to 2 write to an input .* beside another view of"):
+        engine(CUT, rows).step(*batch(4))
     halves = [linear, lambda: Does(lambda x: x.chunk(2, 1)), lambda: Does(lambda pair: pair[0].mul_(2) + pair[1]), Wide]
     engine(CUT, halves).step(*batch(4))
+
+
+def test_a_list_arrives_as_a_list() -> None:
+    layers = [linear, lambda: Does(lambda x: [x, 2 * x]), lambda: Does(lambda parts: parts.pop() + parts.pop()), linear]
+    known = verify.reference(layers, CUT, [batch(4)], loss=F.cross_entropy, dtype=torch.float64)
+    assert verify.compare(engine(CUT, layers), [batch(4)], known).loss < 1e-10
+
+
+class Parts(NamedTuple):
+    one: Tensor
+    other: Tensor
+
+
+def test_a_tuple_with_names() -> None:
+    layers = [linear, lambda: Does(lambda x: Parts(x, 2 * x)), lambda: Does(lambda x: x.one + x.other), linear]
+    with pytest.raises(ValueError, match=r"layer 2 \(Does\) asks what it is given for an attribute, .* by number"):
+        engine(CUT, layers).step(*batch(4))
+
+
+class Builds(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "part"):
+            self.part = nn.Linear(4, 4).to(x.dtype)
+        return self.part(x)
+
+
+class Shrinks(nn.Module):
+    """Writes to a parameter that its backward needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.linear.weight.mul_(0.9)
+        return self.linear(x)
+
+
+def test_what_torch_cannot_do_in_a_pipeline_is_said_in_one_line() -> None:
+    for layer, words in (
+        (Builds, r"layer 1 \(Builds\) makes a module in its forward and moves it"),
+        (Shrinks, "layers 1 to 1 write in a forward to what a backward needs"),
+        (lambda: nn.Sequential(nn.LazyLinear(4)), "1.0 is a LazyLinear, whose parameters have no shape"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            engine(CUT, [linear, layer, nn.Tanh, linear]).step(*batch(4))
 
 
 class Wide(nn.Module):

@@ -39,7 +39,9 @@ class Crossing:
     """Its dims as they lie in memory, the outermost first, if that is not their own order. It arrives so: that is the
     order in which random numbers are drawn."""
     twin: bool = False
-    """Whether it begins in memory where another of the boundary does, on one device."""
+    """Whether it lies in memory where another of the boundary does, on one device."""
+    listed: bool = False
+    """Whether it is one of a list, and not of a tuple."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -79,15 +81,15 @@ def order_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def encode(crossings: Sequence[Crossing]) -> str:
-    return json.dumps([[c.size, c.dtype, c.differentiable, c.cuts, c.order, c.twin] for c in crossings])
+    return json.dumps([[c.size, c.dtype, c.differentiable, c.cuts, c.order, c.twin, c.listed] for c in crossings])
 
 
 def decode(text: str) -> tuple[Crossing, ...]:
     return tuple(
         Crossing(
-            tuple(size), dtype, differentiable, tuple((dim, tuple(points)) for dim, points in cuts), tuple(order), twin
+            tuple(size), dtype, differentiable, tuple((d, tuple(points)) for d, points in cuts), tuple(order), *rest
         )
-        for (*size,), dtype, differentiable, cuts, order, twin in json.loads(text)
+        for (*size,), dtype, differentiable, cuts, order, *rest in json.loads(text)
     )
 
 

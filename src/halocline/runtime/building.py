@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from halocline.plan.layout import Layout
+from halocline.runtime.explained import refuse_lazy
 from halocline.runtime.layers import Layer, build
 from halocline.runtime.sharding import TENSOR, Sharding
 from halocline.runtime.shared import apart
@@ -44,6 +45,7 @@ def build_stages(
         stages[stage] = []
         for name, layer in given:
             module = build(name, layer, seed)
+            refuse_lazy(name, module)
             if alone and world.size > 1 and len(layout.plan.stages) > 1:
                 refuse_all_processes(name, module)
             beginnings.apply(name, module)

@@ -30,6 +30,7 @@ from halocline.runtime.common import Common
 from halocline.runtime.lost import PeerLost, is_lost
 from halocline.runtime.passage import Passages
 from halocline.runtime.patchwork import to_device
+from halocline.runtime.reached import Reached
 from halocline.runtime.reduction import Reduction, parts_of_team
 from halocline.runtime.shard import is_split
 from halocline.runtime.shortage import OutOfMemory, is_shortage
@@ -94,6 +95,7 @@ class Executor:
         """Stage -> its running statistics, where updates do not come in the order of one device."""
         self.replica, self.local = divmod(world.rank, layout.ranks_per_replica)
         self.passages = Passages(layout, self.local, runners, entering)
+        self.reached = Reached(world, layout)
         self.current: Instruction | None = None
         self._handlers: dict[str, Callable[[Instruction], None]] = {
             FORWARD: self._forward,
@@ -341,14 +343,14 @@ class Executor:
         runner = self.runners[pipe, stage]
         if not held.recorded:
             self._recompute(Instruction(RECOMPUTE, pipe, stage, microbatch))
-        if runner.loss is not None or held.gradients:
-            return held
-        held.gradients = self._output_gradients(pipe, stage, microbatch)
+        if runner.loss is None and not held.gradients:
+            held.gradients = self._output_gradients(pipe, stage, microbatch)
         return held
 
     def _output_gradients(self, pipe: int, stage: int, microbatch: int) -> list[Any]:
         outputs = self.held[pipe, stage, microbatch].outputs
-        return self._assembled(GRADIENT, pipe, stage, microbatch, lambda: [torch.zeros_like(t) for t in outputs])
+        found = self._assembled(GRADIENT, pipe, stage, microbatch, lambda: [torch.zeros_like(t) for t in outputs])
+        return self.reached.parts(pipe, stage + 1, found)
 
     def _backward(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
@@ -366,9 +368,11 @@ class Executor:
 
     def _hand_up(self, pipe: int, stage: int, microbatch: int) -> None:
         """Give the gradient to the stage above where the same ranks hold both and no message is sent."""
+        gradients = self.held[pipe, stage, microbatch].input_gradients
         if (pipe, stage) in self._same_ranks:
-            above = self.held[pipe, stage - 1, microbatch]
-            above.gradients = list(self.held[pipe, stage, microbatch].input_gradients)
+            self.held[pipe, stage - 1, microbatch].gradients = list(gradients)
+        elif stage:
+            self.reached.tell(pipe, stage, gradients)
 
     def _backward_weight(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction

@@ -33,18 +33,56 @@ def handed_on(value: Any, name: str) -> list[Tensor]:
     return tensors
 
 
+def put_together(tensors: Sequence[Tensor], crossings: Sequence[Crossing]) -> Any:
+    """What a stage's first layer is given."""
+    if len(tensors) == 1:
+        return tensors[0]
+    return list(tensors) if crossings[0].listed else tuple(tensors)
+
+
 def twins_in(tensors: Sequence[Tensor]) -> list[bool]:
-    """Which tensors begin where another does, as one that is returned twice: a write to it would change both."""
-    begins = [(t.untyped_storage()._cdata, t.storage_offset()) for t in tensors]
-    return [begins.count(begin) > 1 for begin in begins]
+    """Which tensors lie in memory where another does, as one that is returned twice: a write to it could change both.
+    Those that lie between each other's numbers, as the halves of each row do, have none in common."""
+    places = [(t.untyped_storage()._cdata, *_reach(t)) for t in tensors]
+
+    def meet(a: int, b: int) -> bool:
+        (one, begin, end), (other, start, stop) = places[a], places[b]
+        if a == b or one != other or end <= start or stop <= begin:
+            return False
+        return begin == start or not _apart(tensors[a], tensors[b])
+
+    return [any(meet(a, b) for b in range(len(tensors))) for a in range(len(tensors))]
+
+
+def _reach(tensor: Tensor) -> tuple[int, int]:
+    """Where in its memory a tensor begins and ends."""
+    begin = int(tensor.storage_offset())
+    steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    return begin, begin + int(steps) + 1 if tensor.numel() else begin
+
+
+def _apart(a: Tensor, b: Tensor) -> bool:
+    """Whether two views with equal strides stand side by side in each row of what they are views of."""
+    if a.stride() != b.stride():
+        return False
+    if a.storage_offset() > b.storage_offset():
+        a, b = b, a
+    strides, away = a.stride(), b.storage_offset() - a.storage_offset()
+    for row in {s for s in strides if s}:
+        if all(s % row == 0 for s in strides if s >= row):
+            own, its = (sum((n - 1) * s for n, s in zip(t.shape, strides) if s < row) for t in (a, b))
+            if own < away % row and away % row + its < row:
+                return True
+    return False
 
 
 def require_no_twin(layers: Sequence[tuple[str, nn.Module]], written: Sequence[Crossing]) -> None:
-    """Refuse layers that write to inputs which on one device are one with others, and arrive as two."""
+    """Refuse layers that write to inputs that on one device share memory with others, and arrive apart."""
     if any(crossing.twin for crossing in written):
         raise ValueError(
-            f"layers {layers[0][0]} to {layers[-1][0]} write to an input that the stage before returned twice: on one "
-            f"device both change, and here one; use an operation that is not in place, or return a clone"
+            f"layers {layers[0][0]} to {layers[-1][0]} write to an input that the stage before returned twice, or "
+            f"beside another view of the same numbers: on one device both change, and here one; use an operation that "
+            f"is not in place, or return a clone"
         )
 
 

@@ -5,7 +5,6 @@ Each layer's parameters come from a seed derived from its name, so every layout 
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,29 +21,22 @@ Layer = nn.Module | Callable[[], nn.Module]
 def named_layers(layers: nn.Sequential | Sequence[Layer]) -> list[tuple[str, Layer]]:
     """The layers with their names: a Sequential's own, else their numbers."""
     if isinstance(layers, nn.Sequential):
-        return _each_once(list(zip(layers._modules, layers)))  # named_children leaves out a module that is there twice
+        return _checked(list(zip(layers._modules, layers)))  # named_children leaves out a module that is there twice
     if isinstance(layers, nn.Module):
         raise ValueError(
             f"the model is a {type(layers).__name__}, not a sequence of layers: pass an nn.Sequential or a list of "
             f"layers, each taking what the one before returns"
         )
-    return _each_once([(str(number), layer) for number, layer in enumerate(layers)])
+    return _checked([(str(number), layer) for number, layer in enumerate(layers)])
 
 
-def _each_once(named: list[tuple[str, Layer]]) -> list[tuple[str, Layer]]:
-    """A module without parameters that stands in several places, say one ReLU for all, becomes as many."""
-    seen: set[int] = set()
-    found = []
+def _checked(named: list[tuple[str, Layer]]) -> list[tuple[str, Layer]]:
     for name, layer in named:
         if not callable(layer):
             raise ValueError(
                 f"layer {name} is a {type(layer).__name__}: give an nn.Module, or a function that makes one"
             )
-        if isinstance(layer, nn.Module) and id(layer) in seen and not [*layer.parameters(), *layer.buffers()]:
-            layer = copy.deepcopy(layer)
-        seen.add(id(layer))
-        found.append((name, layer))
-    return found
+    return named
 
 
 def derived_seed(*parts: object) -> int:

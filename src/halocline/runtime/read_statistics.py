@@ -5,7 +5,7 @@ hook, or a norm of the user's own may read them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,29 +29,39 @@ _ABOUT = {"__get__", "size", "stride", "dim", "numel", "is_inference"}
 @contextmanager
 def unread(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
     """A forward that may update the running statistics of norms in training, and not use them."""
+    with reading(layers) as read:
+        yield
+    for name in read():
+        raise ValueError(
+            f"a forward in training uses the running statistics of {name}, of which recomputations, mirrored pipes "
+            f"and replicas have one device's only when a step has ended: use recompute = false, pipes = 1 and replicas "
+            f"= 1, or set that module to eval()"
+        )
+
+
+@contextmanager
+def reading(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[Callable[[], list[str]]]:
+    """A forward, after which the norms in training are named whose running statistics it used."""
     norms = [norm for norm in tracked(layers) if norm.training]
     if not norms:
-        yield
+        yield list
         return
     watch = _Reads(norms)
+
+    def read() -> list[str]:
+        every = ((".".join(filter(None, (n, path))), m) for n, layer in layers for path, m in layer.named_modules())
+        return [name for name, module in every if module in watch.found]
+
     hooks = [
         register_module_forward_pre_hook(watch.begin),
         register_module_forward_hook(watch.end, with_kwargs=True, always_call=True),
     ]
     try:
         with watch:
-            yield
+            yield read
     finally:
         for hook in hooks:
             hook.remove()
-    for name, layer in layers:
-        for path, module in layer.named_modules():
-            if module in watch.found:
-                raise ValueError(
-                    f"a forward in training uses the running statistics of {'.'.join(filter(None, (name, path)))}, of "
-                    f"which recomputations, mirrored pipes and replicas have one device's only when a step has ended: "
-                    f"use recompute = false, pipes = 1 and replicas = 1, or set that module to eval()"
-                )
 
 
 class _Reads(TorchFunctionMode):

@@ -94,25 +94,27 @@ class Relay:
     def _tell(self, stage: int, samples: int, crossings: tuple[Crossing, ...]) -> None:
         speakers = {self.layout.team(p, stage - 1, self.replica)[0] for p in range(self.layout.plan.pipes)}
         if self.world.size > 1 and self.world.rank in speakers:
-            _store().set(f"{self._name}/{stage}/{samples}", encode(crossings))
+            store().set(f"{self._name}/{stage}/{samples}", encode(crossings))
 
     def _hear(self, stage: int, samples: int) -> tuple[Crossing, ...]:
         if (stage, samples) in self._known:
             return self._known[stage, samples]
-        key = f"{self._name}/{stage}/{samples}"
-        end = time.monotonic() + self.world.deadline
-        # Asked again and again: a wait in the store would print a warning of torch's each time it ends early.
-        while not _store().check([key]):
-            lost = self.world.watch.loss if self.world.watch is not None else None
-            if lost is not None or time.monotonic() > end:
-                reason = f"they did not come in {self.world.deadline:g} s: a rank of stage {stage - 1} has failed"
-                raise PeerLost(
-                    f"rank {self.world.rank} waits for the shapes that stage {stage - 1} hands to stage {stage}: "
-                    f"{lost or reason}"
-                )
-            time.sleep(0.005)
-        return decode(_store().get(key).decode())
+        story = f"rank {self.world.rank} waits for the shapes that stage {stage - 1} hands to stage {stage}"
+        return decode(heard(self.world, f"{self._name}/{stage}/{samples}", story))
 
 
-def _store() -> Any:
+def heard(world: World, key: str, story: str) -> str:
+    """What another rank tells through the store."""
+    end = time.monotonic() + world.deadline
+    # Asked again and again: a wait in the store would print a warning of torch's each time it ends early.
+    while not store().check([key]):
+        lost = world.watch.loss if world.watch is not None else None
+        if lost is not None or time.monotonic() > end:
+            reason = f"they did not come in {world.deadline:g} s: a rank of that stage has failed"
+            raise PeerLost(f"{story}: {lost or reason}")
+        time.sleep(0.005)
+    return store().get(key).decode()
+
+
+def store() -> Any:
     return dist.distributed_c10d._get_default_store()

@@ -18,8 +18,9 @@ from torch.func import functional_call
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
 from halocline.runtime.boundary import BATCH, Crossing, order_of, positions
+from halocline.runtime.explained import named, tell
 from halocline.runtime.halves import Branch, input_half, weight_half
-from halocline.runtime.hand_over import as_tensors, describe, handed_on, require_no_twin, twins_in
+from halocline.runtime.hand_over import as_tensors, describe, handed_on, put_together, require_no_twin, twins_in
 from halocline.runtime.layers import derived_seed
 from halocline.runtime.offload import offloaded
 from halocline.runtime.patchwork import Patchwork
@@ -175,7 +176,7 @@ class StageRunner:
             for crossing in received:
                 fake = crossing.empty(crossing.box(positions(self.stage, crossing)[member]), device)
                 inputs.append(self._wrap(fake, crossing, exchanger))
-            value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
+            value = put_together(inputs, received)
             for name, layer in layers:
                 given = (*layer.named_parameters(), *layer.named_buffers())
                 try:
@@ -189,14 +190,15 @@ class StageRunner:
                         f"layer into the last stage"
                     ) from error
                 except Exception as error:
-                    _tell(error, f"in layer {name} ({type(layer).__name__}), run without data to find its shapes")
+                    tell(error, f"layer {name} ({type(layer).__name__})", ", run without data to find its shapes")
                     raise
                 as_tensors(value, name)
             if made:
                 return tuple(map(crossing_of, as_tensors(self._arrived(value), self.layers[-1][0])))
             tensors = handed_on(self._arrived(value), self.layers[-1][0])
             twins = twins_in([t.local if isinstance(t, TileTensor) else t for t in tensors])
-            return tuple(replace(self._leaving(t)[1], twin=twin) for t, twin in zip(tensors, twins))
+            listed = isinstance(value, list)
+            return tuple(replace(self._leaving(t)[1], twin=twin, listed=listed) for t, twin in zip(tensors, twins))
 
     # -- forward -------------------------------------------------------------------------------------------------
 
@@ -240,29 +242,31 @@ class StageRunner:
         writes = self._writes.get(training)
         given = held.inputs if writes is False else [t.clone() for t in held.inputs]
         tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(given, held.received)]
-        value: Any = tiles[0] if len(tiles) == 1 else tuple(tiles)
+        value = put_together(tiles, held.received)
+        watched: AbstractContextManager[Any] = nullcontext()
         if self._unseen and training:
             from halocline.runtime.split_randomness import refusing
 
             self._unseen = False
-            with refusing(self.layers):
-                value = self._through(value, step, microbatch)
-        else:
-            value = self._through(value, step, microbatch)
+            watched = refusing(self.layers)
+        with watched:
+            # Where a write would be refused it must be seen, and not happen to tiles with their halo.
+            value = self._through(value, step, microbatch, int(any(c.twin for c in held.received)))
         if writes is None and not torch.is_inference_mode_enabled():  # where nothing counts what is written
             self._writes[training] = any(t._version for t in given)
             require_no_twin(self.layers, [c for t, c in zip(given, held.received) if t._version])
         return value
 
-    def _through(self, value: Any, step: int, microbatch: int) -> Any:
+    def _through(self, value: Any, step: int, microbatch: int, alone: int) -> Any:
+        """The layers one after the other; the first `alone` without a halo fetched ahead."""
         for number, (name, layer) in enumerate(self.layers):
-            if self.fused and number % self.fused == 0:
+            if self.fused and number % self.fused == 0 and number >= alone:
                 value = prefetched([layer for _, layer in self.layers[number : number + self.fused]], value)
             seed_randomness(derived_seed(self.options.seed, step, name, microbatch), self.options.device)
             try:
                 value = layer(value)
             except Exception as error:
-                _tell(error, f"in layer {name} ({type(layer).__name__})")
+                tell(error, f"layer {name} ({type(layer).__name__})")
                 raise
             if not isinstance(value, Tensor) and number + 1 < len(self.layers):
                 as_tensors(value, name)  # before the next layer complains of what this one did
@@ -317,7 +321,7 @@ class StageRunner:
         """Whole backward: parameter gradients accumulate, `held.input_gradients` is filled."""
         roots, gradients = self._roots(held)
         if roots:
-            torch.autograd.backward(roots, gradients)
+            self._told(torch.autograd.backward, roots, gradients)
         held.input_gradients = self._shares([t.grad for t in held.inputs], held)
         held.outputs, held.gradients = [], []  # whatever is still on its way is kept by its sender
 
@@ -325,13 +329,20 @@ class StageRunner:
         """The half that the stage above waits for."""
         roots, gradients = self._roots(held)
         parameters = {p: None for _, layer in self.layers for p in layer.parameters() if p.requires_grad}
-        found, held.branches = input_half(roots, gradients, held.inputs, parameters)
+        found, held.branches = self._told(input_half, roots, gradients, held.inputs, parameters)
         held.input_gradients = self._shares(found, held)
 
     def backward_weight(self, held: Held) -> None:
         """The other half: parameter gradients accumulate."""
-        weight_half(held.branches)
+        self._told(weight_half, held.branches)
         held.outputs, held.gradients, held.branches = [], [], []
+
+    def _told(self, run: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return run(*args)
+        except RuntimeError as error:
+            tell(error, named(self.layers), ", in a backward")
+            raise
 
     # Between stages, what a team holds whole on every rank has a gradient that is the sum of what its ranks are sent:
     # whoever sent it, and to however many.
@@ -349,7 +360,7 @@ class StageRunner:
                 continue
             gradient = held.gradients[number] if held.gradients else None
             if gradient is None and self.loss is None:
-                gradient = torch.zeros_like(output)  # nobody used it, but tiles must still meet in their backward
+                continue  # nobody used it, for any rank of the team
             if self.exchanger is not None and self.loss is None and not held.leaving[number].cuts:
                 assert gradient is not None
                 gradient = self.exchanger.all_reduce(gradient.clone(memory_format=torch.contiguous_format))
@@ -364,11 +375,6 @@ def target_crossing(prediction: Crossing, size: Sequence[int], dtype: torch.dtyp
     if 0 < image < len(size) and tuple(size[-image:]) == prediction.size[-image:]:
         found += [(len(size) - image + d, cuts[2 + d]) for d in range(image) if 2 + d in cuts]
     return Crossing(tuple(size), str(dtype).removeprefix("torch."), False, tuple(found))
-
-
-def _tell(error: Exception, where: str) -> None:
-    """Note where an error came from, as Python 3.11's add_note does."""
-    error.__notes__ = [*getattr(error, "__notes__", ()), where]
 
 
 def crossing_of(tensor: Tensor) -> Crossing:

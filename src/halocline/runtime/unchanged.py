@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from halocline.runtime.common import Common
-from halocline.runtime.read_statistics import unread
-from halocline.tiling.untouched import STATES, Holder, content_of, holders, same_state
+from halocline.runtime.read_statistics import reading, unread
+from halocline.tiling.untouched import STATES, Holder, content_of, holders, same_state, told_of_iterators
 
 Layers = Sequence[tuple[str, nn.Module]]
 
@@ -53,6 +53,9 @@ class FirstLooks:
         found = (TWICE, again), (LATER, later), (APART, {*common.stages})
         self._looks: dict[tuple[int, str], list[int]] = {(stage, why): [] for why, stages in found for stage in stages}
         """The sizes of the microbatches seen."""
+        self._unread = later - again  # where copies have statistics of their own, none may be used at all
+        self._read: dict[int, str] = {}
+        """Stage -> a norm whose statistics its forward uses in training."""
 
     @contextmanager
     def over(
@@ -60,6 +63,12 @@ class FirstLooks:
     ) -> Iterator[None]:
         """For a forward of `samples`; or for a backward, in which the statistics of `counted` may change."""
         with ExitStack() as looks:
+            if counted is None and stage in self._unread:
+                self._unread.discard(stage)
+                read = looks.enter_context(reading(layers))
+                looks.callback(lambda: self._read.update((stage, name) for name in read()))
+            elif counted and stage in self._read:
+                looks.enter_context(updating_none(counted, self._read[stage]))
             for why in (APART, TWICE) if counted is None else (LATER,):
                 seen = self._looks.get((stage, why))
                 if seen is None or seen not in ([], [samples]):  # for another size, tables may have to be made anew
@@ -94,6 +103,19 @@ class FirstLooks:
 
 
 @contextmanager
+def updating_none(norms: Sequence[Any], name: str) -> Iterator[None]:
+    """A backward that updates no statistics, as a forward uses those of `name`."""
+    before = [norm.num_batches_tracked.clone() for norm in norms]
+    yield
+    if any(not torch.equal(norm.num_batches_tracked, was) for norm, was in zip(norms, before)):
+        raise ValueError(
+            f"a forward in training uses the running statistics of {name}, and torch.utils.checkpoint updates "
+            f"statistics in backwards, after forwards of other microbatches: leave the checkpoint out there, use one "
+            f"microbatch, or set that module to eval()"
+        )
+
+
+@contextmanager
 def unwritten(layers: Layers, why: str) -> Iterator[None]:
     """A forward that does not write to parameters; ahead of backwards it may where autograd notices."""
     before = _parameters(layers)
@@ -125,10 +147,14 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
     kept = _attributes(layers) if look else []
     # Compiled code would not say what it reads. Where the compiler is not loaded there is none.
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    with _Reads(kept) as reads, eager, unread(layers if why == TWICE else []):
+    advanced: list[str] = []
+    iterators = told_of_iterators([holder for holder, _ in kept], advanced.append)
+    with iterators, _Reads(kept) as reads, eager, unread(layers if why == TWICE else []):
         yield
     if not reads.forwards:
         return
+    for name in advanced:
+        raise ValueError(f"a forward advances its layer's iterator {name}, {why}keep none there")
     for name, buffer in _buffers(layers, allowed).items():
         was = buffers.get(name)
         if was is not None and was.shape == buffer.shape and not _same(was, buffer):

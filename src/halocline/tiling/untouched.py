@@ -9,11 +9,12 @@ torch's, Python's or ours is taken as it is.
 from __future__ import annotations
 
 import dis
+import io
 import pickle
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, SimpleNamespace
@@ -55,7 +56,7 @@ def content_of(thing: Any) -> dict[Any, Any]:
         return dict.fromkeys(thing)
     if isinstance(thing, FunctionType):
         names = thing.__globals__
-        return {name: names[name] for name in _set_by(thing.__code__) if name in names}
+        return {name: names[name] for name in _kept_by(thing) if name in names}
     if isinstance(thing, type):
         return {key: value for key, value in vars(thing).items() if _is_data(key, value)}
     if isinstance(thing, (list, deque)):
@@ -96,6 +97,12 @@ def _set_by(code: CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i.argval for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"))
 
 
+def _kept_by(function: FunctionType) -> tuple[str, ...]:
+    """The globals that a function sets, and iterators among those that it uses."""
+    names = function.__globals__
+    return *_set_by(function.__code__), *(n for n in function.__code__.co_names if iterates(names.get(n)))
+
+
 def _slots(kind: type) -> tuple[str, ...]:
     own = [cls for cls in kind.__mro__ if _of_the_user(cls)]
     return tuple(name for cls in own for name, value in vars(cls).items() if isinstance(value, MemberDescriptorType))
@@ -133,7 +140,7 @@ def holders(roots: Mapping[str, Any], hooks: bool = True) -> list[Holder]:
             if not _of_the_user(value):
                 continue
             named = [(f"{name}.{key}", v) for key, v in content_of(value).items() if hooks]
-        elif isinstance(value, FunctionType) and _set_by(value.__code__) and _of_the_user(value):
+        elif isinstance(value, FunctionType) and _kept_by(value) and _of_the_user(value):
             named = [(name, inner) for inner in _inside(value, hooks)]
         elif not isinstance(value, STATES):
             waiting.extend((name, inner) for inner in _inside(value, hooks))
@@ -202,6 +209,54 @@ def _inside(value: Any, called: bool) -> Iterable[Any]:
     return ()
 
 
+# -- iterators -----------------------------------------------------------------------------------------------------
+
+
+def iterates(value: Any) -> bool:
+    """Whether it is a generator or another iterator, which nobody can set back; one of the user's own is an object with
+    attributes."""
+    return isinstance(value, Iterator) and not isinstance(value, (nn.Module, io.IOBase)) and not _own(value)
+
+
+class _Told(Iterator[Any]):
+    """Stands in for an iterator."""
+
+    def __init__(self, iterator: Iterator[Any], tell: Callable[[], None]) -> None:
+        self.iterator, self.tell = iterator, tell
+
+    def __next__(self) -> Any:
+        self.tell()
+        return next(self.iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.iterator, name)
+
+
+@contextmanager
+def told_of_iterators(kept: Iterable[Holder], tell: Callable[[str], None]) -> Iterator[None]:
+    """Within it, `tell` is called with the name of each kept iterator that is about to be advanced."""
+    put: list[tuple[Any, Any, _Told]] = []
+    for name, thing, content, owner in kept:
+        for key, value in content.items():
+            if iterates(value) and not isinstance(thing, (set, *STATES)):
+                where = f"{name}[{key!r}]" if owner is thing and isinstance(thing, (dict, list)) else f"{name}.{key}"
+                put.append((thing, key, _Told(value, partial(tell, where))))
+                _put(*put[-1])
+    try:
+        yield
+    finally:
+        for thing, key, told in put:
+            if content_of(thing).get(key) is told:
+                _put(thing, key, told.iterator)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(
+        f"a forward advances an iterator that its module keeps ({name.partition('.')[2] or name}), and one that is run "
+        f"without data to learn shapes could not set it back: keep a number or a list there, and count"
+    )
+
+
 @contextmanager
 def untouched(modules: Iterable[nn.Module], own_tensors: bool = False) -> Iterator[None]:
     """Whatever modules set within is as before afterwards. With `own_tensors` they are given copies of their buffers
@@ -219,7 +274,8 @@ def untouched(modules: Iterable[nn.Module], own_tensors: bool = False) -> Iterat
                     copies[id(value)] = _copy(value)
                 _put(thing, key, copies[id(value)])
     try:
-        yield
+        with told_of_iterators(kept, _refuse):
+            yield
     finally:
         for _, thing, content, _ in kept:
             _restore(thing, content)
