@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halocline.tiling.function import Function
 from halocline.tiling.plain import all_for_tiles, all_sum, for_tiles
 from halocline.tiling.rules.elementwise import align
 from halocline.tiling.spec import TileSpec
@@ -201,7 +202,7 @@ _reduction("nanquantile", 1)
 # --------------------------------------------------------------------------------------------------------- extremes
 
 
-class _Extreme(torch.autograd.Function):
+class _Extreme(Function):
     """The largest or smallest value of all ranks' pixels. As on one device, equal ones share the gradient evenly."""
 
     @staticmethod
