@@ -342,3 +342,22 @@ def tensor_split(input: TileTensor, indices_or_sections: Any, dim: int = 0, **kw
     if any(a > b for a, b in pairwise(bounds)):
         raise untiled(torch.tensor_split, (input, cuts), why=f"the split points {cuts} do not rise from 0 to {size}")
     return _pieces(input, dim, list(pairwise(bounds)))
+
+
+def _split_along(name: str, least: int) -> None:
+    """Of hsplit, vsplit and dsplit, which name the dim; `least` dims they need."""
+
+    def split(input: TileTensor, indices_or_sections: Any = None, **kwargs: Any) -> tuple[Tensor, ...]:
+        cuts = next(iter(kwargs.values())) if indices_or_sections is None else indices_or_sections
+        dim = {"hsplit": min(1, input.ndim - 1), "vsplit": 0, "dsplit": 2}[name]
+        if input.ndim < least:
+            raise ValueError(f"{name} needs {least} dims or more, got a tensor of shape {tuple(input.shape)}")
+        if not isinstance(cuts, (list, tuple)) and input.shape[dim] % int(cuts):
+            raise ValueError(f"{name} makes {cuts} equal parts and dim {dim} has {input.shape[dim]}: use tensor_split")
+        return tensor_split(input, cuts, dim)
+
+    rule(getattr(torch, name), getattr(Tensor, name))(split)
+
+
+for _name, _least in (("hsplit", 1), ("vsplit", 2), ("dsplit", 3)):
+    _split_along(_name, _least)
