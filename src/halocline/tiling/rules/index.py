@@ -23,7 +23,7 @@ from halocline.tiling.rules.gathered import held_part, on_wholes, view_of, whole
 from halocline.tiling.rules.key import items_of
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import is_alias_of
+from halocline.tiling.strides import ask_of_expanded, is_alias_of, is_expanded
 from halocline.tiling.tensor import TileTensor, UntiledOperation, find_tiles, rule, untiled
 
 Pick = tuple[int, int, int]
@@ -239,6 +239,8 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         for dim in sorted(taken.single, reverse=True):  # the value has no dim for a single pixel
             value = value.unsqueeze(dim) if value.ndim >= -1 - dim else value
         value = held_part(value, taken.spec)
+    if is_expanded(input.local) and 0 not in taken.spec.size:
+        ask_of_expanded(lambda t: t.copy_(t.new_ones(())), input.local[taken.items])
     input.local[taken.items] = value
 
 
