@@ -180,6 +180,40 @@ def asking() -> list[Any]:
     ]
 
 
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, scale = ctx.saved_tensors
+        return grad * scale, (grad * x).sum((0, 2, 3), keepdim=True)
+
+
+class Written(nn.Module):
+    """A layer whose operator is a function of its own, with a parameter; another parameter is not used at all."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv, self.unused = nn.Conv2d(channels, channels, 3, padding=1), nn.Linear(channels, channels)
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, channels).view(1, -1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(_Scaled.apply(self.conv(x), self.scale))
+
+
+def written() -> list[Any]:
+    """Eight layers with functions of their own."""
+    return [
+        lambda: nn.Conv2d(3, 4, 3, 2, 1),
+        *[lambda: Written(4)] * 5,
+        lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        lambda: nn.Linear(4, 5),
+    ]
+
+
 class Last(nn.Module):
     """Draws random numbers for what lies in memory in another order, and hands that on."""
 
@@ -254,6 +288,7 @@ MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "mlp": (mlp, (6,)),
     "hooked": (hooked, (3, 9, 10)),
     "asking": (asking, (3, 9, 10)),
+    "written": (written, (3, 9, 10)),
 }
 
 

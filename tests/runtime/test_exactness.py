@@ -96,6 +96,7 @@ def special() -> list[tuple[str, Case]]:
         ("hooks on lanes of tiles", case("hooked", [8, 5], [both, LANES])),
         ("hooks on replicas of tiles", case("hooked", [8, 5], [tiles(1, 2)], replicas=2, microbatches=2)),
         ("gradients asked for on tiles", case("asking", [8, 5], [tiles(2, 2)], "gpipe", microbatches=2)),
+        ("halves, functions of a model", case("written", [8, 5], [tiles(1, 2)] * 2, "zb-h1", microbatches=2)),
         ("gradients asked for on lanes of tiles", case("asking", [8, 5], [both, LANES])),
         ("gems, gradients asked for", case("asking", [8, 4], [tiles(1, 2), tiles(1, 2)], "gems", microbatches=2)),
         ("orders in memory between stages", case("noisy", [8, 5], [ONE] * 4, "1f1b", microbatches=4)),

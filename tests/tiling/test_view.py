@@ -1,5 +1,6 @@
 """Views of a tile that have to be gathered share its memory as far as anyone can see: written to or written behind."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -332,3 +333,27 @@ def test_so_it_does_on_lanes_and_under_fused_halos(number: int) -> None:
     model = nn.Sequential(*(Writer(WRITES[number]) for _ in range(2)))
     assert_exact(model, SHAPE, grid=(2, 2, 1), dims=(-4, -2, -1))
     assert_exact(tiling.fuse(model), SHAPE, grid=(2, 2))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y[:, :, 0].mul_(2),
+        lambda y: y[..., :1, :1].clamp_(0),
+        lambda y: y.narrow(3, 0, 1).add_(1),
+        lambda y: y.select(2, 3).mul_(2),
+        lambda y: operator.setitem(y, (slice(None), slice(None), 0), 1.0),
+    ],
+)
+def test_every_rank_refuses_to_write_to_an_expanded_tensor(write: Any) -> None:
+    with pytest.raises(RuntimeError, match="more than one element"):
+        write(image((1, 1, 6, 6)).expand(1, 3, 6, 6))
+
+    def run(exchanger: Any) -> str:
+        y = tiling.tile(image((1, 1, 6, 6)), cuts=[[0, 1, 6], [0, 1, 6]], group=exchanger).expand(1, 3, 6, 6)
+        with pytest.raises((RuntimeError, UntiledOperation)) as refusal:
+            write(y)
+        return str(refusal.value)
+
+    for said in on_threads(4, run, deadline=10.0):
+        assert "more than one element" in said or "is expanded" in said, said

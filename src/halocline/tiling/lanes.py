@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from halocline.tiling.boxes import Box
 from halocline.tiling.exchanger import Exchanger, Wait
+from halocline.tiling.function import Function
 from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, untiled
@@ -162,7 +163,7 @@ def _in_lane(function: Any, run: Any, x: TileTensor, image: int, args: tuple[Any
     return _OfAllLanes.apply(out, spec) if batch else out
 
 
-class _OfAllLanes(torch.autograd.Function):
+class _OfAllLanes(Function):
     """A plain tensor of the whole batch, from one that is equal on all ranks of a lane, and so is its gradient."""
 
     @staticmethod

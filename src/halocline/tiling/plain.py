@@ -13,7 +13,7 @@ Knows specs and routes; no operator.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,13 +22,27 @@ from torch.autograd.function import _SingleLevelFunction
 
 from halocline.tiling.boxes import slices
 from halocline.tiling.exchanger import Exchanger
+from halocline.tiling.function import Function
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import alias, held_strides, laid_out, memory_order
 from halocline.tiling.view import GatheredView
 
 
-class _AllSum(torch.autograd.Function):
+class _Part(NamedTuple):
+    """What a rank has of a gradient, and what it would be like if it has nothing."""
+
+    grad: Tensor | None
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def whole(self) -> Tensor:
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.device) if self.grad is None else self.grad
+
+
+class _AllSum(Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, exchanger: Exchanger) -> Tensor:
         ctx.exchanger = exchanger
@@ -43,19 +57,26 @@ class _ForTiles(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, exchanger: Exchanger, *plain: Tensor) -> tuple[Tensor, ...]:
         ctx.exchanger = exchanger
+        ctx.set_materialize_grads(False)  # a parameter that one device gives no gradient gets none here, not zeros
         ctx.leaves = plain if all(p.is_leaf for p in plain) else ()
+        ctx.kinds = [(p.shape, p.dtype, p.device) for p in plain]
         return tuple(alias(p) for p in plain)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         exchanger, put_off = ctx.exchanger, ctx.exchanger.put_off
         wanted = ctx.needs_input_grad[1:]
         if put_off is not None and ctx.leaves and not any(map(_hooked, ctx.leaves)) and not _asked(ctx):
             for leaf, grad, asked in zip(ctx.leaves, grads, wanted):
-                if asked:
+                if asked and grad is not None:
                     put_off[leaf] = put_off[leaf].add_(grad) if leaf in put_off else grad.clone()
             return None, *(None,) * len(grads)
-        sums = iter(sum_together([g for g, asked in zip(grads, wanted) if asked], exchanger))
+        parts = [
+            _Part(grad, *kind) if grad is None else _Part(grad, grad.shape, grad.dtype, grad.device)
+            for grad, kind, asked in zip(grads, ctx.kinds, wanted)
+            if asked
+        ]
+        sums = iter(_sums(parts, exchanger))
         return None, *(next(sums) if asked else None for asked in wanted)
 
 
@@ -87,12 +108,26 @@ def _hooked(leaf: Tensor) -> bool:
     return bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
 
 
-def sum_together(parts: Sequence[Tensor], exchanger: Exchanger) -> Sequence[Tensor]:
-    """The sums over ranks of each rank's parts: one message for those of one dtype; differentiable."""
-    if len({p.dtype for p in parts}) != 1 or len(parts) == 1:
-        return [_rows_sum(p, exchanger) if p.is_sparse else all_sum(p, exchanger) for p in parts]
-    flat = all_sum(torch.cat([p.reshape(-1) for p in parts]), exchanger)
-    return [total.view(p.shape) for total, p in zip(flat.split([p.numel() for p in parts]), parts)]
+def _sums(parts: Sequence[_Part], exchanger: Exchanger) -> Sequence[Tensor | None]:
+    """The sums over ranks of each rank's parts: one message for those of one dtype; differentiable.
+
+    The first numbers of a message say who has a part at all: what no rank has stays None, and a rank that holds no
+    pixels may have one where others have none, or the other way round.
+    """
+    if len({part.dtype for part in parts}) > 1:
+        return [total for part in parts for total in _sums([part], exchanger)]
+    if any(part.grad is not None and part.grad.is_sparse for part in parts):
+        return [_rows_sum(part.grad, exchanger) for part in parts if part.grad is not None]
+    present = [part.grad is not None for part in parts]
+    _, _, dtype, device = parts[0]
+    said = torch.ones(len(parts), dtype=dtype, device=device)
+    for i, has in enumerate(present):
+        if not has:
+            said[i] = 0
+    flat = all_sum(torch.cat([said, *(part.whole.reshape(-1) for part in parts)]), exchanger)
+    said, *totals = flat.split([len(parts), *(part.shape.numel() for part in parts)])
+    used = present if all(present) else (said.detach().abs() > 0).tolist()
+    return [total.view(part.shape) if some else None for total, part, some in zip(totals, parts, used)]
 
 
 def _rows_sum(part: Tensor, exchanger: Exchanger) -> Tensor:
@@ -105,7 +140,7 @@ def _rows_sum(part: Tensor, exchanger: Exchanger) -> Tensor:
     return torch.ops.aten._sparse_coo_tensor_unsafe(found, values, part.shape)  # they are as they should be
 
 
-class _Gather(torch.autograd.Function):
+class _Gather(Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, spec: TileSpec) -> Tensor:
         ctx.spec = spec
@@ -120,7 +155,7 @@ class _Gather(torch.autograd.Function):
         return (mine if spec.bare else _among_zeros(mine, spec)), None
 
 
-class _Cut(torch.autograd.Function):
+class _Cut(Function):
     @staticmethod
     def forward(ctx: Any, plain: Tensor, spec: TileSpec) -> Tensor:
         ctx.spec = spec

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Box, contains, intersect, is_empty, shape, slices
 from halocline.tiling.exchanger import Exchanger, Wait
+from halocline.tiling.function import Function
 from halocline.tiling.strides import alias, empty_as
 from halocline.tiling.strip import (
     Strip,
@@ -234,7 +235,7 @@ def _strip(peer: int, part: Box, whole: Box, dims: tuple[int, ...]) -> Strip:
     return Strip(peer, index(slices(part, whole), dims), shape(part), only)
 
 
-class _Move(torch.autograd.Function):
+class _Move(Function):
     @staticmethod
     def forward(ctx: Any, source: Tensor, way: Route, exchanger: Exchanger) -> Tensor:
         ctx.way, ctx.exchanger = way, exchanger
@@ -251,7 +252,7 @@ class _Move(torch.autograd.Function):
         return _Return.apply(grad, ctx.way, ctx.exchanger, ctx.source_size), None, None
 
 
-class _Return(torch.autograd.Function):
+class _Return(Function):
     """The way back of what `_Move` moved: what arrived in several copies is added up."""
 
     @staticmethod

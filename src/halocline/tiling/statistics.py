@@ -15,6 +15,7 @@ from torch import Tensor
 
 from halocline.tiling.boxes import shape, slices
 from halocline.tiling.constant import constant
+from halocline.tiling.function import Function
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.route import Index, index
 from halocline.tiling.spec import TileSpec
@@ -69,7 +70,7 @@ def moments(owned: Tensor, dims: Dims, spec: TileSpec) -> tuple[Tensor, Tensor]:
     return merge(mean, variance, spec)
 
 
-class Moments(torch.autograd.Function):
+class Moments(Function):
     """`moments`, differentiable: (mean, variance), each plain, whole and equal on every rank."""
 
     @staticmethod

@@ -167,3 +167,21 @@ def with_definite_gradient(out: Tensor, contiguous: bool = False) -> Tensor:
     if out.requires_grad:
         out.register_hook((lambda grad: definite(grad.contiguous())) if contiguous else definite)
     return out
+
+
+def is_expanded(tensor: Tensor) -> bool:
+    """Whether several elements are one in memory."""
+    return any(stride == 0 and n > 1 for stride, n in zip(tensor.stride(), tensor.shape))
+
+
+def ask_of_expanded(write: Callable[..., Any], local: Tensor, *others: Any) -> None:
+    """Let torch refuse to write to an expanded tensor where no pixels are held, too: else other ranks fail alone."""
+    if local.numel() or not is_expanded(local):
+        return
+
+    def some(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.numel():
+            return value
+        return value.new_zeros(1).as_strided([max(n, 1) for n in value.shape], [0] * value.ndim)
+
+    write(some(local.detach()), *map(some, others))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from halocline.tiling.strides import is_alias_of
+from halocline.tiling.strides import is_alias_of, is_expanded
 
 _UNSURE = "whether it is a view of its tensor or a copy depends on strides that are not known; use view, or clone it"
 
@@ -56,6 +56,9 @@ class Origin:
         """Let the tile see what was written to the whole."""
         if not sure:
             raise self.refuse(_UNSURE)
+        # torch says so only where there are pixels, and the other ranks would go on.
+        if is_expanded(self.local):
+            raise self.refuse("it is expanded, and several of its elements are one in memory: clone() it before")
         if self.whole.is_inference() or _writes(self.whole) != self._seen[1]:
             self.local.copy_(self.part(self.whole))
         else:  # to its data: autograd is not to know

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Reach, is_empty, shape, slices
 from halocline.tiling.exchanger import Wait
+from halocline.tiling.function import Function
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
 from halocline.tiling.local_operator import Grads, Indexed, LocalOperator
@@ -146,7 +147,7 @@ def _padded(task: Task, way: Route, source: Tensor, strips: Sequence[Tensor]) ->
     return source if way.same else assembly(task.where, task.where.padded).run(source, strips, way, task.fill)
 
 
-class _Pad(torch.autograd.Function):
+class _Pad(Function):
     """The padded input of a small tile; the operator then runs on it as on any tensor."""
 
     @staticmethod
@@ -166,7 +167,7 @@ class _Pad(torch.autograd.Function):
         return _UNPAD(grad, ctx.where), None, None
 
 
-class _Unpad(torch.autograd.Function):
+class _Unpad(Function):
     """The gradient of the tile, from that of the padded input."""
 
     @staticmethod
@@ -190,7 +191,7 @@ def _return_halo(where: Geometry, grad_padded: Tensor) -> Tensor:
     return way.accumulate(grad_padded, shape(where.source.held), returned)
 
 
-class _Windowed(torch.autograd.Function):
+class _Windowed(Function):
     @staticmethod
     def forward(ctx: Any, source: Tensor, task: Task, *params: Tensor | None) -> Tensor:
         out, strips, parts = _compute(task, source, params)
@@ -215,7 +216,7 @@ class _Windowed(torch.autograd.Function):
         return grads[0], None, *grads[1:]
 
 
-class _Choose(torch.autograd.Function):
+class _Choose(Function):
     """An `Indexed` operator on a GPU."""
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -215,3 +216,12 @@ def test_what_is_refused() -> None:
         x[:, :, 7]
     with pytest.raises(IndexError, match="5 dims"):
         x[0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("split", [torch.hsplit, torch.vsplit, torch.dsplit])
+@pytest.mark.parametrize("where", [2, (1,), [1, 3]])
+def test_splits_that_name_their_dim(split: Any, where: Any) -> None:
+    shape = (4, 4, 6, 8)
+    assert_exact(lambda x: [part * 2 for part in split(x, where)], shape, (2, 2))
+    assert_exact(lambda x: [part * 2 for part in split(x[0], where)], shape, (1, 3))
+    assert_exact(lambda x: [part * 2 for part in getattr(x, split.__name__)(where)], shape, (2, 1))

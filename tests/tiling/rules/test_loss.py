@@ -202,3 +202,16 @@ def test_weights_of_pixels(function: Callable[..., Tensor], reduction: str, tile
     shape = (2, 3, 7, 5)
     plain = [image(shape, 1).requires_grad_(), image(shape, 2).requires_grad_()]
     assert_exact(run, shape, cuts=[[0, 1, 7], [0, 4, 5]], plain=plain if not tiled else [*plain[:1], image(shape, 2)])
+
+
+@pytest.mark.parametrize("grid", [(2, 2), (1, 3), (3, 1)])
+def test_gaussian_nll_loss_with_one_variance_per_line(grid: tuple[int, int]) -> None:
+    shape = (2, 3, 6, 7)
+    assert_exact(lambda x: F.gaussian_nll_loss(x, torch.zeros_like(x), image(shape[:3]).exp()), shape, grid)
+    assert_exact(lambda x: F.gaussian_nll_loss(x, x.detach() * 2, x.square().mean(-1) + 1, True), shape, grid)
+
+
+@pytest.mark.parametrize("dim", [-1, 2])
+def test_cosine_similarity_along_pixels(dim: int) -> None:
+    assert_exact(lambda x: F.cosine_similarity(x, x.sin() + 1, dim), (2, 3, 6, 7), (2, 2))
+    assert_exact(lambda x: F.cosine_similarity(x, image((1, 6, 7)), dim), (2, 3, 6, 7), (1, 3))

@@ -16,6 +16,7 @@ from torch import Tensor
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.route import index
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import ask_of_expanded
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.whole_order import as_on_whole
 
@@ -70,14 +71,18 @@ def nary(function: Callable[..., Any], in_place: bool) -> Callable[..., Tensor]:
                 if isinstance(other, Tensor) and not (isinstance(other, TileTensor) and other.spec is spec):
                     break
             else:
-                local = first.local
-                out = function(local, *[o.local if isinstance(o, TileTensor) else o for o in others])
+                local, others = first.local, tuple(o.local if isinstance(o, TileTensor) else o for o in others)
+                if in_place:
+                    ask_of_expanded(function, local, *others)
+                out = function(local, *others)
                 if out is NotImplemented:  # as of x == None, to which Python has an answer
                     return out
                 return first if out is local else TileTensor.wrap(as_on_whole(out, spec, function, args), spec)
         names = list(kwargs)
         values, spec = align((*args, *kwargs.values()), function, in_place)
         positional = values[: len(args)]
+        if in_place:
+            ask_of_expanded(function, *positional)
         out = function(*positional, **dict(zip(names, values[len(args) :])))
         if not isinstance(out, Tensor):  # where(condition) lists pixels
             raise untiled(function, args, kwargs)

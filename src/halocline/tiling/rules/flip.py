@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from halocline.tiling.rules.gathered import on_whole
 from halocline.tiling.rules.shape import from_front, ints, transpose
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.splice import Segment, splice
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule
 
 Ints = tuple[int, ...]
 
@@ -73,8 +74,10 @@ def rot90(input: TileTensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> TileTe
 @rule(torch.roll, Tensor.roll)
 def roll(input: TileTensor, shifts: Any, dims: Any = None) -> TileTensor:
     steps, named = ints((shifts,)), () if dims is None else ints((dims,))
+    if not named and len(steps) == 1:  # as one line
+        return on_whole(lambda whole: whole.roll(steps[0]), input)
     if len(steps) != len(named):
-        raise untiled(torch.roll, (input, shifts, dims), why="give one dim per shift: as one line it has no rule")
+        raise ValueError(f"roll wants one dim per shift: shifts={shifts}, dims={dims}")
     rolled = input
     for shift, dim in zip(steps, named):
         dim = from_front(dim, input.ndim)

@@ -23,7 +23,7 @@ from halocline.tiling.rules.gathered import held_part, on_wholes, view_of, whole
 from halocline.tiling.rules.key import items_of
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import is_alias_of
+from halocline.tiling.strides import ask_of_expanded, is_alias_of, is_expanded
 from halocline.tiling.tensor import TileTensor, UntiledOperation, find_tiles, rule, untiled
 
 Pick = tuple[int, int, int]
@@ -239,6 +239,8 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         for dim in sorted(taken.single, reverse=True):  # the value has no dim for a single pixel
             value = value.unsqueeze(dim) if value.ndim >= -1 - dim else value
         value = held_part(value, taken.spec)
+    if is_expanded(input.local) and 0 not in taken.spec.size:
+        ask_of_expanded(lambda t: t.copy_(t.new_ones(())), input.local[taken.items])
     input.local[taken.items] = value
 
 
@@ -342,3 +344,22 @@ def tensor_split(input: TileTensor, indices_or_sections: Any, dim: int = 0, **kw
     if any(a > b for a, b in pairwise(bounds)):
         raise untiled(torch.tensor_split, (input, cuts), why=f"the split points {cuts} do not rise from 0 to {size}")
     return _pieces(input, dim, list(pairwise(bounds)))
+
+
+def _split_along(name: str, least: int) -> None:
+    """Of hsplit, vsplit and dsplit, which name the dim; `least` dims they need."""
+
+    def split(input: TileTensor, indices_or_sections: Any = None, **kwargs: Any) -> tuple[Tensor, ...]:
+        cuts = next(iter(kwargs.values())) if indices_or_sections is None else indices_or_sections
+        dim = {"hsplit": min(1, input.ndim - 1), "vsplit": 0, "dsplit": 2}[name]
+        if input.ndim < least:
+            raise ValueError(f"{name} needs {least} dims or more, got a tensor of shape {tuple(input.shape)}")
+        if not isinstance(cuts, (list, tuple)) and input.shape[dim] % int(cuts):
+            raise ValueError(f"{name} makes {cuts} equal parts and dim {dim} has {input.shape[dim]}: use tensor_split")
+        return tensor_split(input, cuts, dim)
+
+    rule(getattr(torch, name), getattr(Tensor, name))(split)
+
+
+for _name, _least in (("hsplit", 1), ("vsplit", 2), ("dsplit", 3)):
+    _split_along(_name, _least)

@@ -19,6 +19,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from halocline.tiling.boxes import Box, Table
 from halocline.tiling.constant import constant
+from halocline.tiling.function import Function
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.local_operator import Recomputed
@@ -155,7 +156,7 @@ def by_taps(taps: tuple[Taps, ...], dims: tuple[int, ...]) -> Recomputed:
     return Recomputed(run)
 
 
-class _Copy(torch.autograd.Function):
+class _Copy(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, copied: Tensor, credited: Tensor) -> Tensor:
         ctx.dim, ctx.credited, ctx.shape = dim, credited, x.shape

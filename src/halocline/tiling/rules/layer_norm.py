@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halocline.tiling.function import Function
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.rules.gathered import cut_within, on_whole
@@ -27,7 +28,7 @@ from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.whole_order import as_on_whole
 
 
-class _Normalise(torch.autograd.Function):
+class _Normalise(Function):
     """(x - mean) / sqrt(variance + eps) * weight + bias over `dims` (negative), all spatial ones among them.
 
     The parameters broadcast against x.

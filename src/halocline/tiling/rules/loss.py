@@ -201,7 +201,9 @@ def gaussian_nll_loss(
     reduction = _reduction({"reduction": reduction})
     if not isinstance(var, Tensor):
         raise untiled(F.gaussian_nll_loss, (input, target, var), why="give the variance as a tensor")
-    if var.ndim and var.shape not in (input.shape, (*input.shape[:-1], 1)):  # torch takes (*shape[:-1],), too
+    if var.shape != input.shape and var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    if var.ndim and var.shape not in (input.shape, (*input.shape[:-1], 1)):
         raise untiled(F.gaussian_nll_loss, (input, target, var), why="the variance must be of the input's shape")
     var = var + (var.detach().clamp(min=eps) - var.detach())
     out = 0.5 * (torch.log(var) + (input - target) ** 2 / var) + constant

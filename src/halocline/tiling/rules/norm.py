@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNormModule
 
 from halocline.tiling.constant import constant
+from halocline.tiling.function import Function
 from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, merge, owned_part, owned_pixels
@@ -69,7 +70,7 @@ def given_backward(
     )
 
 
-class _BatchNorm(torch.autograd.Function):
+class _BatchNorm(Function):
     """Batch normalisation in training, with torch's kernels for given statistics and the rest by hand."""
 
     @staticmethod
@@ -176,7 +177,7 @@ def _counts(spec: TileSpec, count: int, device: torch.device) -> tuple[Tensor, T
     )
 
 
-class _BatchNormCuda(torch.autograd.Function):
+class _BatchNormCuda(Function):
     """Batch normalisation in training on a GPU, when no margin is held: as many passes over memory as the plain one."""
 
     @staticmethod

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from halocline.tiling.boxes import Box, Interval, is_empty
 from halocline.tiling.constant import constant
+from halocline.tiling.function import Function
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.local_operator import Recomputed
 from halocline.tiling.rules.index import getitem
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.splice import Segment, splice
-from halocline.tiling.strides import apart, in_format_of
+from halocline.tiling.strides import alias, apart, in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
 
@@ -132,10 +133,34 @@ def _copier(mirrors: tuple[Mirror, ...], dims: tuple[int, ...]) -> Recomputed:
     return Recomputed(copy)
 
 
+class _Mirrored(Function):
+    """The tensor itself. Its gradient depends on it, by zeros: so torch says of a mirroring pad, and what lies before
+    one has gradients of zeros in a gradient of gradients, not None."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return alias(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return _Tied.apply(grad, *ctx.saved_tensors) if torch.is_grad_enabled() else grad
+
+
+class _Tied(Function):
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, x: Tensor) -> Tensor:
+        return alias(grad)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return grad, torch.zeros_like(grad)
+
+
 def _mirrored(input: TileTensor, pads: Sequence[Interval], repeat: bool) -> TileTensor:
     spec, ndim = input.spec, input.ndim
     spatial = spec.positions(ndim)
-    local = input.local
+    local = _Mirrored.apply(input.local)
     for d, (lo, hi) in enumerate(pads):
         if d not in spatial and (lo or hi):
             mirror = Mirror(lo, hi, local.shape[d], repeat)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halocline.tiling.function import Function
 from halocline.tiling.plain import all_for_tiles, all_sum, for_tiles
 from halocline.tiling.rules.elementwise import align
 from halocline.tiling.spec import TileSpec
@@ -201,7 +202,7 @@ _reduction("nanquantile", 1)
 # --------------------------------------------------------------------------------------------------------- extremes
 
 
-class _Extreme(torch.autograd.Function):
+class _Extreme(Function):
     """The largest or smallest value of all ranks' pixels. As on one device, equal ones share the gradient evenly."""
 
     @staticmethod
@@ -359,10 +360,11 @@ def matrix_norm(
 
 
 @rule(F.cosine_similarity)
-def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> TileTensor:
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     ndim = max(x1.ndim, x2.ndim)
     (first, second), spec = align((x1, x2), F.cosine_similarity)
     if dim % ndim in spec.positions(ndim):
-        raise untiled(F.cosine_similarity, (x1, x2, dim), why="vectors along pixels have no rule")
+        one, other = (x.full() if isinstance(x, TileTensor) else x for x in (x1, x2))
+        return F.cosine_similarity(one, other, dim, eps)
     out = F.cosine_similarity(first, second, dim, eps)
     return TileTensor.wrap(out, spec_after_reduction(spec, ndim, (dim % ndim,), False))

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halocline.tiling.function import Function
 from halocline.tiling.lanes import cut_in_batch, per_sample
 from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.rules.gathered import on_whole
@@ -52,7 +53,7 @@ def _unfolded(parts: Sequence[Tensor], like: Tensor) -> Tensor:
     return out if out.stride() == strides else out.new_empty_strided(out.shape, strides).copy_(out)
 
 
-class _GroupNorm(torch.autograd.Function):
+class _GroupNorm(Function):
     """Returns the mean and the biased variance of each sample's groups as well, for running statistics."""
 
     @staticmethod
