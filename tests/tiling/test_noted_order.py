@@ -104,3 +104,24 @@ def test_what_is_repeated_is_not_contiguous(memory_format: torch.memory_format) 
     expected = answers(x)
     for found in on_tiles(answers, x, [[0, 1, 2], [0, 1, 2]]):
         assert found == expected
+
+
+def test_trained_after_inference_mode() -> None:
+    """Small tables are made once and kept, also where the first to ask for them wants no gradient."""
+    x = image((1, 2, 5, 7))
+
+    def resized(x: Tensor) -> Tensor:
+        out = F.interpolate(F.adaptive_avg_pool2d(x, (3, 4)), size=(7, 9), mode="bilinear")
+        return out.full() if isinstance(out, TileTensor) else out
+
+    def trained(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            resized(x)
+        leaf = x.local.requires_grad_() if isinstance(x, TileTensor) else x.requires_grad_()
+        (resized(x) ** 2).sum().backward()
+        assert leaf.grad is not None
+        return TileTensor.wrap(leaf.grad, x.spec).full() if isinstance(x, TileTensor) else leaf.grad
+
+    expected = trained(x.clone())
+    for rank, found in enumerate(on_tiles(trained, x, [[0, 2, 5], [0, 1, 7]])):
+        assert_close(found, expected, 1e-10, f"rank {rank}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -45,13 +44,12 @@ def strides_in(order: Ints, shape: Ints) -> Ints:
 
 @lru_cache(maxsize=4096)
 def held_strides(order: Ints, shape: Ints) -> Ints:
-    """The same of the part of a tensor. A dim outside of the batch has a larger stride even where both are of size 1:
-    torch's kernels read off strides whether the tensor lies in a memory format."""
-    strides = list(strides_in(order, shape))
-    for outer, inner in pairwise(order):
-        if inner == 0 and max(shape[outer], shape[0]) <= 1:
-            strides[outer] = strides[0] + 1
-    return tuple(strides)
+    """The same of the part of a tensor. Torch's kernels would take one pixel of a tensor that lies in no memory format
+    for channels_last, and make a result that lies so; with these strides they do not."""
+    strides = strides_in(order, shape)
+    if len(shape) not in CHANNELS_LAST or order == (0, *range(2, len(shape)), 1) or max(shape[2:]) > 1:
+        return strides
+    return tuple(a if n > 1 else b for n, a, b in zip(shape, strides, contiguous_strides(shape)))
 
 
 def channels_last_strides(shape: Ints) -> Ints:
