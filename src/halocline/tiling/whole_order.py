@@ -87,9 +87,11 @@ def note_view(
         return
     whole = _pixels(_sketch(x, few=False), torch.device("meta"))
     try:
-        noted(local, memory_order(look(whole, *args, **(kwargs or {}))))
+        order = memory_order(look(whole, *args, **(kwargs or {})))
     except (RuntimeError, TypeError):  # what makes no view of a tensor without data
         return
+    strides = zip(local.shape, local.stride(), held_strides(order, tuple(local.shape)))
+    noted(laid_out(local, tuple(a if n > 1 else b for n, a, b in strides)), order)
 
 
 class _Sketch(NamedTuple):
