@@ -1,8 +1,8 @@
 """How the whole tensor lies in memory, of which a rank holds a tile: torch fills memory with random numbers in order.
 
 A rank's own strides say it, but for dims in which it holds one pixel or none. Where any rank does, all take the word of
-the one that holds most, in one small collective. Where no rank holds two pixels of a dim, its stride is believed: torch
-gives a dim of size 1 the stride that its memory format wants there, and the rules keep it. Knows nothing of operators.
+the one that holds most, in one small collective. Where no rank holds two pixels of a dim, that is what was noted of the
+part held when it was made (`strides.noted`), or else what its stride says. Knows nothing of operators.
 """
 
 from __future__ import annotations
