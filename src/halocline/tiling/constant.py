@@ -17,7 +17,11 @@ T = TypeVar("T")
 
 def constant(function: Callable[P, T]) -> Callable[P, T]:
     """Like `lru_cache`, for functions that return tensors."""
-    kept = lru_cache(maxsize=1024)(function)
+
+    @lru_cache(maxsize=1024)
+    def kept(*args: P.args, **kwargs: P.kwargs) -> T:
+        with torch.inference_mode(False):  # or a later backward could not use it
+            return function(*args, **kwargs)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -25,7 +25,7 @@ from halocline.tiling.exchanger import Exchanger
 from halocline.tiling.function import Function
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import alias, held_strides, laid_out, memory_order
+from halocline.tiling.strides import alias, held_strides, laid_out, memory_order, noted
 from halocline.tiling.view import GatheredView
 
 
@@ -161,7 +161,7 @@ class _Cut(Function):
         ctx.spec = spec
         part = plain[index(slices(spec.box, tuple((0, n) for n in spec.size)), spec.dims)]
         # A copy, so that the whole need not stay in memory for the sake of one tile of it.
-        strides = held_strides(memory_order(plain), tuple(part.shape), spec.dims)
+        strides = held_strides(memory_order(plain), tuple(part.shape))
         return laid_out(part.clone(memory_format=torch.preserve_format), strides)
 
     @staticmethod
@@ -217,4 +217,4 @@ def gather(local: Tensor, spec: TileSpec) -> Tensor:
 
 def cut(plain: Tensor, spec: TileSpec) -> Tensor:
     """What this rank owns of a plain tensor of the whole size; nobody holds a margin. A copy."""
-    return _Cut.apply(plain, spec)
+    return noted(_Cut.apply(plain, spec), memory_order(plain))

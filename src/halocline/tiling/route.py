@@ -241,7 +241,7 @@ class _Move(Function):
         ctx.way, ctx.exchanger = way, exchanger
         ctx.source_size = tuple(source.shape[d] for d in way.dims)
         wait, strips = way.start(source, exchanger)
-        target = empty_as(source, way.resize(source, way.target), way.dims)
+        target = empty_as(source, way.resize(source, way.target))
         if not way.covered:
             target.zero_()
         wait()

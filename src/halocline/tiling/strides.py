@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -44,15 +43,13 @@ def strides_in(order: Ints, shape: Ints) -> Ints:
 
 
 @lru_cache(maxsize=4096)
-def held_strides(order: Ints, shape: Ints, dims: Ints) -> Ints:
-    """The same of the part of a tensor whose `dims` (negative) are cut, by which one can tell their order even where
-    two are of size 1, or one and the batch: their strides would be equal, and mean the order of the dims."""
-    strides = list(strides_in(order, shape))
-    cut = [len(shape) + d for d in dims]
-    for outer, inner in reversed(list(pairwise(order))):
-        if outer in cut and (inner in cut or inner == 0) and max(shape[outer], shape[inner]) <= 1:
-            strides[outer] = max(strides[outer], strides[inner] + (outer > inner))
-    return tuple(strides)
+def held_strides(order: Ints, shape: Ints) -> Ints:
+    """The same of the part of a tensor. Torch's kernels would take one pixel of a tensor that lies in no memory format
+    for channels_last, and make a result that lies so; with these strides they do not."""
+    strides = strides_in(order, shape)
+    if len(shape) not in CHANNELS_LAST or order == (0, *range(2, len(shape)), 1) or max(shape[2:]) > 1:
+        return strides
+    return tuple(a if n > 1 else b for n, a, b in zip(shape, strides, contiguous_strides(shape)))
 
 
 def channels_last_strides(shape: Ints) -> Ints:
@@ -79,17 +76,24 @@ def _order(shape: Ints, strides: Ints) -> Ints:
 
 
 def memory_order(tensor: Tensor) -> Ints:
-    """The dims of a tensor as they lie in memory, the outermost first."""
-    return _order(tuple(tensor.shape), tensor.stride())
+    """The dims of a tensor as they lie in memory, the outermost first: as noted of it, or as its strides say."""
+    noted: Ints | None = getattr(tensor, "lies", None)
+    return _order(tuple(tensor.shape), tensor.stride()) if noted is None else noted
 
 
-def empty_as(like: Tensor, size: Sequence[int], cut: Ints = ()) -> Tensor:
-    """An uninitialised tensor of another size whose dims, some of them `cut`, lie in memory as those of `like` do."""
-    shape = tuple(like.shape)
-    if like.stride() == contiguous_strides(shape):
-        return torch.empty(size, dtype=like.dtype, device=like.device)
-    strides = held_strides(memory_order(like), tuple(size), cut)
-    return torch.empty_strided(size, strides, dtype=like.dtype, device=like.device)
+def noted(tensor: Tensor, order: Ints) -> Tensor:
+    """The same tensor, of which we know that its dims lie in memory in this order: strides do not tell it of a dim of
+    size 1, which may be one of many in the whole tensor."""
+    tensor.lies = order  # type: ignore[attr-defined]
+    return tensor
+
+
+def empty_as(like: Tensor, size: Sequence[int]) -> Tensor:
+    """An uninitialised tensor of another size whose dims lie in memory as those of `like` do."""
+    order = memory_order(like)
+    return noted(
+        torch.empty_strided(size, held_strides(order, tuple(size)), dtype=like.dtype, device=like.device), order
+    )
 
 
 def in_format_of(out: Tensor, *like: Tensor) -> Tensor:
@@ -139,7 +143,7 @@ def _asked(function: Callable[..., Tensor], args: tuple[Any, ...], order: Ints, 
 
 def alias(tensor: Tensor) -> Tensor:
     """The same memory with its very strides: `view_as` gives dims of size 1 others, of no memory format."""
-    return tensor.detach()
+    return noted(tensor.detach(), memory_order(tensor))
 
 
 def apart(out: Tensor, *given: Tensor) -> Tensor:

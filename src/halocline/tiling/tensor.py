@@ -20,9 +20,9 @@ from halocline.tiling.boxes import Box, contains, slices
 from halocline.tiling.calling import call, writes_to_out
 from halocline.tiling.route import index, move
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import is_alias_of
+from halocline.tiling.strides import alias, is_alias_of
 from halocline.tiling.view import GatheredView, on_plain
-from halocline.tiling.whole_order import gathered
+from halocline.tiling.whole_order import gathered, note_view, unclear
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 _RULES: dict[Any, Callable[..., Any]] = {}
@@ -67,7 +67,7 @@ class TileTensor(Tensor):
     def wrap(local: Tensor, spec: TileSpec) -> TileTensor:
         """The tile whose held part is `local`."""
         if local.requires_grad and not torch.is_grad_enabled():  # a view, which would still have its gradient
-            local = local.detach()
+            local = alias(local)
         tile = (_stand_in(local) if isinstance(local, FakeTensor) else local).as_subclass(TileTensor)
         tile._local = local
         tile.spec = spec
@@ -88,9 +88,8 @@ class TileTensor(Tensor):
             raise untiled(func, args, kwargs, why="out= has no rule; assign the result instead")
         else:
             result = call(func, found, args, kwargs)
-        if args and isinstance(args[0], TileTensor) and args[0].seen_by is not None and isinstance(result, TileTensor):
-            if result.seen_by is None and is_alias_of(result._local, args[0]._local):
-                result.seen_by = (func, args[0], args[1:], kwargs or {})
+        if args and result is not args[0] and isinstance(result, TileTensor) and isinstance(args[0], TileTensor):
+            _look_after_view(func, args[0], args[1:], kwargs or {}, result)
         return result
 
     @classmethod
@@ -244,6 +243,17 @@ class TileTensor(Tensor):
 
     def retain_grad(self) -> None:
         self.local.retain_grad()
+
+
+def _look_after_view(func: Any, x: TileTensor, args: tuple[Any, ...], kwargs: dict[str, Any], view: TileTensor) -> None:
+    """Have a view of a tile, if it is one, know how it lies in memory on one device."""
+    blind = unclear(view.spec)[view.spec.exchanger.rank]
+    if (x.seen_by is None and not blind) or not is_alias_of(view._local, x._local):
+        return
+    if x.seen_by is not None and view.seen_by is None:
+        view.seen_by = (func, x, args, kwargs)
+    if blind:
+        note_view(view, func, x, args, kwargs)
 
 
 def own_node(tensor: Tensor) -> Any:

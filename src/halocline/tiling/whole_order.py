@@ -1,8 +1,8 @@
 """How the whole tensor lies in memory, of which a rank holds a tile: torch fills memory with random numbers in order.
 
 A rank's own strides say it, but for dims in which it holds one pixel or none. Where any rank does, all take the word of
-the one that holds most, in one small collective. Where no rank holds two pixels of a dim, its stride is believed: torch
-gives a dim of size 1 the stride that its memory format wants there, and the rules keep it. Knows nothing of operators.
+the one that holds most, in one small collective. Where no rank holds two pixels of a dim, that is what was noted of the
+part held when it was made (`strides.noted`), or else what its stride says. Knows nothing of operators.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from halocline.tiling.boxes import shape
 from halocline.tiling.plain import gather
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import Ints, held_strides, laid_out, memory_order, strides_in
+from halocline.tiling.strides import Ints, held_strides, laid_out, memory_order, noted, strides_in
 
 if TYPE_CHECKING:
     from halocline.tiling.tensor import TileTensor
@@ -69,7 +69,29 @@ def as_on_whole(
         order = _order_of_result.__wrapped__(function, len(args), tuple(kwargs), values)
     except RuntimeError:  # a function that refuses the value of our pixels
         return out
-    return laid_out(out, held_strides(order, tuple(out.shape), spec.dims))
+    return noted(laid_out(out, held_strides(order, tuple(out.shape))), order)
+
+
+def note_view(
+    view: TileTensor,
+    look: Callable[..., Any],
+    x: TileTensor,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+) -> None:
+    """Note how the view `look(x, ...)` of the whole lies, where what is held of it cannot show it."""
+    local, spec = view.local, view.spec
+    if not unclear(spec)[spec.exchanger.rank] or isinstance(local, FakeTensor):
+        return
+    if local is x.local or hasattr(local, "lies"):
+        return
+    whole = _pixels(_sketch(x, few=False), torch.device("meta"))
+    try:
+        order = memory_order(look(whole, *args, **(kwargs or {})))
+    except (RuntimeError, TypeError):  # what makes no view of a tensor without data
+        return
+    strides = zip(local.shape, local.stride(), held_strides(order, tuple(local.shape)))
+    noted(laid_out(local, tuple(a if n > 1 else b for n, a, b in strides)), order)
 
 
 class _Sketch(NamedTuple):
@@ -81,9 +103,9 @@ class _Sketch(NamedTuple):
     device: torch.device
 
 
-def _sketch(tensor: Tensor) -> _Sketch:
+def _sketch(tensor: Tensor, few: bool = True) -> _Sketch:
     local = getattr(tensor, "local", tensor)
-    shape = tuple(min(n, 3) for n in tensor.shape)
+    shape = tuple(min(n, 3) if few else n for n in tensor.shape)
     dense = strides_in(memory_order(local), shape)
     strides = tuple(0 if n > 1 and not s else d for n, s, d in zip(local.shape, local.stride(), dense))
     return _Sketch(shape, strides, tensor.dtype, tensor.device)
@@ -92,13 +114,13 @@ def _sketch(tensor: Tensor) -> _Sketch:
 @lru_cache(maxsize=4096)
 def _order_of_result(function: Callable[..., Tensor], count: int, names: tuple[str, ...], values: Any) -> Ints:
     with torch.no_grad(), unset_fake_temporarily():
-        few = [_few_pixels(v) if isinstance(v, _Sketch) else v for v in values]
+        few = [_pixels(v, v.device) if isinstance(v, _Sketch) else v for v in values]
         return memory_order(function(*few[:count], **dict(zip(names, few[count:]))))
 
 
-def _few_pixels(sketch: _Sketch) -> Tensor:
+def _pixels(sketch: _Sketch, device: torch.device) -> Tensor:
     size = 1 + sum((n - 1) * s for n, s in zip(sketch.shape, sketch.strides))
-    pixels = torch.full((size,), 1, dtype=sketch.dtype, device=sketch.device)
+    pixels = torch.full((size,), 1, dtype=sketch.dtype, device=device)
     return pixels.as_strided(sketch.shape, sketch.strides)
 
 

@@ -136,7 +136,7 @@ def _of_padded(task: Task, padded: Tensor, params: Sequence[Tensor | None]) -> T
     """The output over `out_box`, from the padded input. Differentiable; without pixels it still has a graph."""
     if not task.where.empty:
         return task.operator.forward(padded, task.where, params)
-    nothing = _from_all(task, halo_route(task.where), padded.detach(), [], params)
+    nothing = _from_all(task, halo_route(task.where), alias(padded), [], params)
     ties = [t.flatten()[:0].sum() for t in (padded, *params) if t is not None and t.requires_grad]
     if not ties:
         return nothing  # adding would make a bool a number

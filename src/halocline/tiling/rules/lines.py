@@ -22,6 +22,7 @@ from halocline.tiling.plain import cut
 from halocline.tiling.rules.gathered import cut_within
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import laid_out, memory_order, noted, strides_in
 from halocline.tiling.tensor import TileTensor
 
 Ints = tuple[int, ...]
@@ -72,17 +73,19 @@ def _computed(function: Callable[[Tensor], Any], local: Tensor) -> Any:
     """`function` of what this rank holds; of nothing it gives nothing of the right shape, connected to its input."""
     if local.numel():
         return function(local)
-    shape = [max(n, 1) for n in local.shape]
+    shape = [n or 2 for n in local.shape]
+    wide = torch.empty_strided(shape, strides_in(memory_order(local), tuple(shape)), dtype=local.dtype, device="meta")
 
     def nothing(like: Tensor) -> Tensor:
-        sizes = [0 if n == 0 else m for n, m in zip(local.shape, like.shape)]
+        sizes = [m if n else 0 for n, m in zip(local.shape, like.shape)]
         none = torch.zeros(sizes, dtype=like.dtype, device=local.device)
-        if not local.requires_grad or not (like.is_floating_point() or like.is_complex()):
-            return none
-        tie = local.sum() * 0
-        return none + (tie.real if tie.is_complex() and not like.is_complex() else tie).to(like.dtype)
+        if local.requires_grad and (like.is_floating_point() or like.is_complex()):
+            tie = local.sum() * 0
+            none = none + (tie.real if tie.is_complex() and not like.is_complex() else tie).to(like.dtype)
+        order = memory_order(like)
+        return noted(laid_out(none, strides_in(order, tuple(sizes))), order)
 
-    return each(nothing, function(torch.empty(shape, dtype=local.dtype, device="meta")))
+    return each(nothing, function(wide))
 
 
 def on_lines(function: Callable[[Tensor], Any], x: TileTensor, dims: Iterable[int]) -> Any:
@@ -107,7 +110,8 @@ def on_lines(function: Callable[[Tensor], Any], x: TileTensor, dims: Iterable[in
         # A rank that is on no tile now holds nothing in the dim `other`, either; it holds all of nothing there.
         shape = list(out.shape)
         shape[other] = x.shape[other]
-        return TileTensor.wrap(tile.local.reshape(spec.local_shape(tuple(shape))), spec)
+        order, local = memory_order(tile.local), tile.local.reshape(spec.local_shape(tuple(shape)))
+        return TileTensor.wrap(noted(local, order), spec)
 
     return each(back, _computed(function, held.local))
 

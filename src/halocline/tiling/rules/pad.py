@@ -168,7 +168,7 @@ def _mirrored(input: TileTensor, pads: Sequence[Interval], repeat: bool) -> Tile
             local = local.index_select(d, torch.tensor(used, device=local.device))
     mirrors = tuple(Mirror(*pads[d], n, repeat) for d, n in zip(spatial, spec.size))
     if all(m.lo == m.hi == 0 for m in mirrors):
-        return TileTensor.wrap(local, spec)
+        return TileTensor.wrap(in_format_of(local, input.local), spec)
     return windowed(TileTensor.wrap(local, spec), mirrors, _copier(mirrors, spec.dims))
 
 

@@ -20,9 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from halocline.tiling.rules.gathered import fills_its_memory, view_of
 from halocline.tiling.rules.layout import contiguous
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.strides import apart, held_strides, is_alias_of, laid_out, memory_order
+from halocline.tiling.strides import apart, is_alias_of, noted
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.whole_order import likeness, unclear, whole_strides
+from halocline.tiling.whole_order import likeness, note_view, whole_strides
 
 Ints = tuple[int, ...]
 
@@ -72,14 +72,9 @@ def permuted(input: TileTensor, order: Ints) -> TileTensor:
     ndim = input.ndim
     order = tuple(from_front(d, ndim) for d in order)
     positions = [order.index(p) for p in input.spec.positions(ndim)]
-    spec, local = at(input.spec, positions, ndim), input.local.permute(order)
-    if unclear(spec)[spec.exchanger.rank]:
-        lies = tuple(order.index(d) for d in memory_order(input.local))
-        if memory_order(local) != lies:  # dims of size 1 with equal strides
-            strides = held_strides(lies, tuple(local.shape), spec.dims)
-            keep = [n > 1 for n in local.shape]
-            laid_out(local, tuple(a if k else b for k, a, b in zip(keep, local.stride(), strides)))
-    return TileTensor.wrap(local, spec)
+    out = TileTensor.wrap(input.local.permute(order), at(input.spec, positions, ndim))
+    note_view(out, Tensor.permute, input, (order,))
+    return out
 
 
 @rule(torch.permute, Tensor.permute)
@@ -154,11 +149,15 @@ def reshaped(input: TileTensor, target: Ints, view: bool = False) -> Tensor:
         known = whole is not None or isinstance(held, FakeTensor) or fills_its_memory(held)
         if view or (known and shared):
             return view_of(input, Tensor.view, target)
-        return input.full().reshape(target) if known else view_of(input, Tensor.reshape, target, sure=False)
+        return input.full().contiguous().view(target) if known else view_of(input, Tensor.reshape, target, sure=False)
     out = at(spec, found, len(target))
     local = out.local_shape(target)
     part = held.view(local) if view else held.reshape(local)
-    return TileTensor.wrap(part if shared else apart(part, held), out)
+    if not shared:
+        return TileTensor.wrap(noted(apart(part.contiguous(), held), tuple(range(len(target)))), out)
+    tile = TileTensor.wrap(part, out)
+    note_view(tile, Tensor.reshape, input, (target,))
+    return tile
 
 
 @lru_cache(maxsize=4096)
@@ -245,7 +244,10 @@ def expand(input: TileTensor, *sizes: Any, implicit: bool = False) -> Tensor:
     local = list(target)
     for d in spec.dims:
         local[d] = -1
-    return TileTensor.wrap(input.local.expand(local), spec)
+    out = TileTensor.wrap(input.local.expand(local), spec)
+    if out.shape != input.shape:
+        out.seen_by = (Tensor.expand, input, (target,), {})
+    return out
 
 
 @rule(Tensor.expand_as)
