@@ -18,12 +18,13 @@ from halocline.tiling.boxes import shape
 
 sys.path.insert(0, str(Path(__file__).parent))
 import check_plans as plans
+from plan_models import MODELS
 
 
 def _engine(model: str, plan: Plan, **options: Any) -> Engine:
     return Engine(
         plan,
-        plans.MODELS[model][0](),
+        MODELS[model][0](),
         loss=F.cross_entropy,
         optimizer=plans.optimizer,
         seed=3,
@@ -44,7 +45,7 @@ def by_pieces(model: str, text: str, samples: int) -> tuple[float, float, float]
     plan = Plan.from_toml(text)
     engine = _engine(model, plan)
     known = verify.reference(
-        plans.MODELS[model][0](),
+        MODELS[model][0](),
         plan,
         [plans.batch(model, samples, step) for step in range(2)],
         loss=F.cross_entropy,
@@ -80,9 +81,9 @@ def evaluated(model: str, text: str, sizes: list[int]) -> list[tuple[float, floa
     x, y = plans.batch(model, 8, 0)
     engine.step(x, y)
     kept = {name: buffer.clone() for name, buffer in engine.named_buffers()}
-    net = one_device(plans.MODELS[model][0](), 3).double()
+    net = one_device(MODELS[model][0](), 3).double()
     known = verify.reference(
-        plans.MODELS[model][0](),
+        MODELS[model][0](),
         plan,
         [(x, y)],
         loss=F.cross_entropy,

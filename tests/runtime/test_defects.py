@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from check_plans import MODELS, batch, compare_all, gradients_of, one_step
+from check_plans import batch, compare_all, gradients_of, one_step
+from plan_models import MODELS
 from ranks import assert_close, assert_exact, image, on_processes, on_threads
 from teams import LANES, ONE, Team, plan_of, tiles
 from torch import Tensor, nn

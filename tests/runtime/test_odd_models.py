@@ -253,3 +253,13 @@ class Wide(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x)
+
+
+def test_a_layer_that_asks_whether_gradients_are_recorded_is_refused_where_stages_recompute() -> None:
+    def what(x: Tensor) -> Tensor:
+        return x * 2 if torch.is_grad_enabled() else x
+
+    layers = [nn.Linear(4, 4), Does(what), nn.Linear(4, 4), nn.Linear(4, 4)]
+    engine = Engine(AGAIN, layers, loss=F.mse_loss, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"layers 1 to 1 make something else of a microbatch when they recompute it"):
+        engine.step(torch.randn(4, 4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import check_plans
 import pytest
 import torch
-from check_plans import MODELS, batch, optimizer
+from check_plans import batch, optimizer
+from plan_models import MODELS
 from ranks import on_processes
 from teams import ONE, plan_of, tiles
 from torch.nn import functional as F

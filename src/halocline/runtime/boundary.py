@@ -19,6 +19,7 @@ from torch import Tensor
 from halocline.plan.stage import Stage
 from halocline.tiling.boxes import Box, Cuts, balanced_cuts, intersect, is_empty, shape, slices
 from halocline.tiling.strides import memory_order, strides_in
+from halocline.tiling.tensor import TileTensor
 
 BATCH = 0
 """The dim of a boundary tensor that counts samples."""
@@ -78,6 +79,27 @@ def order_of(tensor: Tensor) -> tuple[int, ...]:
     """The order of a tensor's dims in memory, as a Crossing has it."""
     order = memory_order(tensor)
     return () if order == tuple(range(tensor.ndim)) else order
+
+
+def crossing_of(tensor: Tensor) -> Crossing:
+    """How the team holds a tensor that its stage made."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    cuts: list[tuple[int, tuple[int, ...]]] = []
+    held = tensor
+    if isinstance(tensor, TileTensor):
+        cuts = [(dim % tensor.ndim, points) for dim, points in zip(tensor.spec.dims, tensor.spec.cuts)]
+        held = tensor.local
+    differentiable = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    return Crossing(tuple(tensor.shape), dtype, differentiable, tuple(cuts), order_of(held))
+
+
+def target_crossing(prediction: Crossing, size: Sequence[int], dtype: torch.dtype) -> Crossing:
+    """How a team that holds `prediction` holds its target: samples cut alike, and pixels where it has those."""
+    cuts, image = dict(prediction.cuts), len(prediction.size) - 2
+    found = [(BATCH, cuts[BATCH])] if BATCH in cuts and size else []
+    if 0 < image < len(size) and tuple(size[-image:]) == prediction.size[-image:]:
+        found += [(len(size) - image + d, cuts[2 + d]) for d in range(image) if 2 + d in cuts]
+    return Crossing(tuple(size), str(dtype).removeprefix("torch."), False, tuple(found))
 
 
 def encode(crossings: Sequence[Crossing]) -> str:

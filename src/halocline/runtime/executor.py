@@ -27,7 +27,7 @@ from torch import Tensor
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
 from halocline.runtime.boundary import Crossing
 from halocline.runtime.common import Common
-from halocline.runtime.lost import PeerLost, is_lost
+from halocline.runtime.lost import is_lost
 from halocline.runtime.passage import Passages
 from halocline.runtime.patchwork import to_device
 from halocline.runtime.reached import Reached
@@ -133,7 +133,7 @@ class Executor:
                 self._handlers[instruction.kind](instruction)
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, ExchangeTimeout) or is_lost(error):
-                raise PeerLost(f"rank {self.world.rank} waits in {self.current} for its team: {error}") from error
+                raise self.world.lost(f"rank {self.world.rank} waits in {self.current} for its team", error) from error
             if not is_shortage(error):
                 raise
             raise self._shortage() from error

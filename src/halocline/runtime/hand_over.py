@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from halocline.runtime.boundary import Crossing
@@ -31,6 +32,26 @@ def handed_on(value: Any, name: str) -> list[Tensor]:
             f"tensor, or several"
         )
     return tensors
+
+
+SAME = {torch.float64: 1e-8, torch.float32: 1e-3}
+"""How far, of the largest value, two runs of the same layers may be apart: a GPU adds up in another order each time."""
+
+
+def require_same_again(handed: Sequence[Tensor], again: Sequence[Tensor], who: str) -> None:
+    """Refuse a stage whose recomputation makes something else than what was handed on."""
+    for first, second in zip(handed, again):
+        a, b = (
+            torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (first.detach(), second.detach())
+        )
+        a, b = a.double(), b.double()
+        most = SAME.get(first.dtype, 0.1) * a.nan_to_num().abs().max().item() if a.numel() else 0.0
+        if a.shape != b.shape or not torch.allclose(a, b, rtol=0, atol=most, equal_nan=True):
+            raise ValueError(
+                f"{who} make something else of a microbatch when they recompute it, which happens with gradients (as "
+                f"torch.is_grad_enabled() tells a layer) and later: use recompute = false for that stage, or let its "
+                f"forward depend on neither"
+            )
 
 
 def put_together(tensors: Sequence[Tensor], crossings: Sequence[Crossing]) -> Any:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from halocline.plan.plan import Plan
 from halocline.runtime.batch import Field
-from halocline.runtime.boundary import Crossing
+from halocline.runtime.boundary import Crossing, target_crossing
 from halocline.runtime.relay import Relay
-from halocline.runtime.stage import StageRunner, target_crossing
+from halocline.runtime.stage import StageRunner
 from halocline.tiling.boxes import Box, is_empty
 
 

@@ -17,10 +17,18 @@ from torch.func import functional_call
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
-from halocline.runtime.boundary import BATCH, Crossing, order_of, positions
+from halocline.runtime.boundary import BATCH, Crossing, crossing_of, positions, target_crossing
 from halocline.runtime.explained import named, tell
 from halocline.runtime.halves import Branch, input_half, weight_half
-from halocline.runtime.hand_over import as_tensors, describe, handed_on, put_together, require_no_twin, twins_in
+from halocline.runtime.hand_over import (
+    as_tensors,
+    describe,
+    handed_on,
+    put_together,
+    require_no_twin,
+    require_same_again,
+    twins_in,
+)
 from halocline.runtime.layers import derived_seed
 from halocline.runtime.offload import offloaded
 from halocline.runtime.patchwork import Patchwork
@@ -61,6 +69,8 @@ class Held:
     """Local parts of what goes on, or the scaled loss on the last stage."""
     leaving: tuple[Crossing, ...] = ()
     """How the team holds what goes on."""
+    first: list[Tensor] = field(default_factory=list)
+    """Copies of `outputs`, of the one forward that its recomputation is compared with."""
     recorded: bool = False
     """Whether `outputs` know how they came about; not so when a recomputation is to follow."""
     target: Any = None
@@ -103,6 +113,8 @@ class StageRunner:
         self._writes: dict[bool, bool] = {}
         """Training or not -> whether the layers write to their input, as a first Dropout(inplace=True) does if so;
         known after a forward."""
+        self._compared = False
+        """Whether a forward was kept to be compared with its recomputation."""
         self._unseen = stage.tensor > 1
         """Whether no forward has shown yet that nothing random happens to what tensor ranks hold in parts."""
 
@@ -209,17 +221,24 @@ class StageRunner:
         """
         held.recorded = grad
         saving = offloaded(self.options.device) if grad and self.options.offload else nullcontext()
+        loss = None
         with torch.set_grad_enabled(grad), self._autocast(), saving:
             value = self.value(held, step, microbatch)
             if self.loss is None:
-                value = self._arrived(value)
-                self._let_go(held, value)
-                return None
-            loss = self._loss_of(value, self.target(held.target, value))
-        if not isinstance(loss, Tensor) or isinstance(loss, TileTensor) or loss.ndim:
-            raise ValueError(f"the loss returned {describe(loss)}: it must return one number, the mean over samples")
-        held.outputs = [loss * share]
-        return loss.detach()
+                self._let_go(held, self._arrived(value))
+            else:
+                loss = self._loss_of(value, self.target(held.target, value))
+        if self.loss is not None:
+            if not isinstance(loss, Tensor) or isinstance(loss, TileTensor) or loss.ndim:
+                said = "it must return one number, the mean over samples"
+                raise ValueError(f"the loss returned {describe(loss)}: {said}")
+            held.outputs = [loss * share]
+        if not grad and not self._compared:
+            self._compared, held.first = True, [t.clone() for t in held.outputs]
+        elif held.first:
+            require_same_again(held.first, held.outputs, named(self.layers))
+            held.first = []
+        return None if loss is None else loss.detach()
 
     def predict(self, held: Held, step: int, microbatch: int) -> tuple[Any, Any]:
         """A forward that nothing follows: `held.outputs` becomes what goes on; returns the last stage's output and its
@@ -366,24 +385,3 @@ class StageRunner:
                 gradient = self.exchanger.all_reduce(gradient.clone(memory_format=torch.contiguous_format))
             pairs.append((output, gradient))
         return [a for a, _ in pairs], [b for _, b in pairs]
-
-
-def target_crossing(prediction: Crossing, size: Sequence[int], dtype: torch.dtype) -> Crossing:
-    """How a team that holds `prediction` holds its target: samples cut alike, and pixels where it has those."""
-    cuts, image = dict(prediction.cuts), len(prediction.size) - 2
-    found = [(BATCH, cuts[BATCH])] if BATCH in cuts and size else []
-    if 0 < image < len(size) and tuple(size[-image:]) == prediction.size[-image:]:
-        found += [(len(size) - image + d, cuts[2 + d]) for d in range(image) if 2 + d in cuts]
-    return Crossing(tuple(size), str(dtype).removeprefix("torch."), False, tuple(found))
-
-
-def crossing_of(tensor: Tensor) -> Crossing:
-    """How the team holds a tensor that its stage made."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    cuts: list[tuple[int, tuple[int, ...]]] = []
-    held = tensor
-    if isinstance(tensor, TileTensor):
-        cuts = [(dim % tensor.ndim, points) for dim, points in zip(tensor.spec.dims, tensor.spec.cuts)]
-        held = tensor.local
-    differentiable = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    return Crossing(tuple(tensor.shape), dtype, differentiable, tuple(cuts), order_of(held))

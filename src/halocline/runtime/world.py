@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from halocline.runtime.logbook import Logbook
-from halocline.runtime.lost import PeerLost
+from halocline.runtime.lost import PeerLost, is_lost
 from halocline.runtime.transports import Handle, Transport, make
 from halocline.runtime.watch import Watch
 from halocline.tiling.exchanger import Exchanger, exchanger_for
@@ -92,13 +92,23 @@ class World:
         `label` is what both ends call it: a strict transport compares them.
         """
         assert self.transport is not None
-        return self.transport.send(message, peer, label)
+        try:
+            return self.transport.send(message, peer, label)
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
+            raise self.lost(f"rank {self.rank} waits to send to rank {peer}", error) from error
 
     def receive(self, size: int, peer: int, label: object = "") -> tuple[Tensor, Handle]:
         """Start receiving `size` bytes."""
         assert self.transport is not None
         message = torch.empty(size, dtype=torch.uint8, device=self.device)
-        return message, self.transport.receive(message, peer, label)
+        try:
+            return message, self.transport.receive(message, peer, label)
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
+            raise self.lost(f"rank {self.rank} waits for a message from rank {peer}", error) from error
 
     def wait(self, handle: Handle, story: str, peer: int | None = None) -> None:
         """Wait for something under way; `story` says who waits for what from which `peer`, for the error."""
@@ -122,6 +132,11 @@ class World:
             if not late and self.watch is not None and (cause := self.watch.cause()):
                 reason = cause
             raise PeerLost(f"{story}: {reason}") from error
+
+    def lost(self, story: str, error: Exception) -> PeerLost:
+        """The error of one who waits, where another error says that a peer is gone: its cause, if that is known."""
+        cause = self.watch.cause() if self.watch is not None else ""
+        return PeerLost(f"{story}: {cause or error}")
 
     def start_sum(self, tensor: Tensor, ranks: tuple[int, ...] | None = None, label: object = "") -> Handle:
         """Start replacing a tensor by its sum over some ranks (all by default)."""

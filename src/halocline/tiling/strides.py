@@ -174,8 +174,13 @@ def with_definite_gradient(out: Tensor, contiguous: bool = False) -> Tensor:
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Whether several elements are one in memory."""
-    return any(stride == 0 and n > 1 for stride, n in zip(tensor.stride(), tensor.shape))
+    """Whether several elements are one in memory. Without any, channels_last has strides of 0, too."""
+    if not any(stride == 0 and n > 1 for stride, n in zip(tensor.stride(), tensor.shape)):
+        return False
+    last = CHANNELS_LAST.get(tensor.ndim)
+    if tensor.numel() or last is None:
+        return True
+    return tensor.stride() != torch.empty(tensor.shape, device="meta", memory_format=last).stride()
 
 
 def ask_of_expanded(write: Callable[..., Any], local: Tensor, *others: Any) -> None:
