@@ -19,18 +19,21 @@ import importlib
 import importlib.metadata
 import json
 import multiprocessing
+import random
 import re
 import sys
+import textwrap
 import threading
 import time
 import warnings
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
-from peer_blocks import BLOCKS
 from peers import FAMILIES, Case, Family, cases
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -46,11 +49,30 @@ PATIENCE = 90
 """Seconds for one case; what takes longer is left out of the tables."""
 EXACT, WRONG, REFUSED, CRASHED, UNABLE, SLOW = "exact", "WRONG", "refused", "CRASHED", "one device fails", "too slow"
 ROUNDED = "exact, but for the rounding of float32 or of one device's own ill-conditioned results"
-NUMBERED = (REFUSED, WRONG, CRASHED, ROUNDED)
 
 
 LOCK = threading.Lock()
 DRAWING = re.compile("rand|bernoulli|normal_|uniform|exponential|multinomial|dropout|gumbel|attention|rrelu")
+
+
+class Generators(threading.local):
+    """Python's and NumPy's generators of random numbers, of each thread its own."""
+
+    def __init__(self) -> None:
+        self.of = {random: random.Random(1), numpy.random: numpy.random.RandomState(1)}
+
+
+GENERATORS = Generators()
+
+
+def drawn(module: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    return getattr(GENERATORS.of[module], name)(*args, **kwargs)
+
+
+for module, shared in ((random, random._inst), (numpy.random, numpy.random.mtrand._rand)):  # type: ignore[attr-defined]
+    for name, value in list(vars(module).items()):  # before the libraries that import them by name
+        if name == "seed" or getattr(value, "__self__", None) is shared:
+            setattr(module, name, partial(drawn, module, name))
 
 
 class OwnChance(TorchFunctionMode):
@@ -58,6 +80,7 @@ class OwnChance(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
+        GENERATORS.__init__()
         self.state = torch.Generator().manual_seed(1).get_state()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -261,33 +284,34 @@ def in_a_process(case: Case) -> tuple[str, str]:
 
 
 def table(found: dict[str, dict[str, Any]], versions: str) -> str:
-    """How many of each family are what, and which."""
-    header = "| family | tried | exact | refused | most often for | wrong | one device fails |"
-    lines = [f"With {versions}:\n", header, "|---|---|---|---|---|---|---|"]
-    tried = [
-        (f.name, case.name, *found.get(f.name, {}).get(case.key, (SLOW, ""))) for f in FAMILIES for case in cases(f)
-    ]
-    everything = [row for row in tried if row[2] != SLOW]
-    for family in [*dict.fromkeys(row[0] for row in everything), "all"]:
-        chosen = [row for row in everything if family in (row[0], "all")]
-        counts = Counter(kind for _, _, kind, _ in chosen)
-        operators = Counter(why for _, _, kind, why in chosen if kind == REFUSED).most_common(1)
-        most = f"`{operators[0][0]}`" if operators else ""
-        row = (family, len(chosen), counts[EXACT], counts[REFUSED], most, counts[WRONG] + counts[CRASHED])
-        lines.append(f"| {' | '.join(map(str, (*row, counts[UNABLE])))} |")
-    everything = [(f, n, ROUNDED if k == EXACT and float(why) > 1e-10 else k, why) for f, n, k, why in everything]
-    for kind in (REFUSED, WRONG, CRASHED, UNABLE, ROUNDED, EXACT):
-        by_family: dict[str, list[str]] = {}
-        for family, name, found_kind, why in everything:
-            if found_kind == kind and (
-                kind != EXACT or not ("," in family or family in BLOCKS)
-            ):  # tried again, or many
-                shown = name.split("(")[0] if kind in (EXACT, UNABLE) else name
-                by_family.setdefault(family, []).append(f"`{shown}`" + (f" ({why})" if kind in NUMBERED else ""))
-        if by_family:
+    """How many of each family are what, and which of them are not plainly exact."""
+    rows = [(f.name, c.name, *found[f.name][c.key]) for f in FAMILIES for c in cases(f) if c.key in found[f.name]]
+    rows = [(f, n, ROUNDED if k == EXACT and float(why) > 1e-10 else k, why) for f, n, k, why in rows if k != SLOW]
+    lines = ["| family | tried | exact | but for rounding | refused | wrong | one device fails |", "|---" * 7 + "|"]
+    for family in [*dict.fromkeys(row[0] for row in rows), "all"]:
+        counts = Counter(kind for name, _, kind, _ in rows if family in (name, "all"))
+        wrong = counts[WRONG] + counts[CRASHED]
+        shown = (counts.total(), counts[EXACT], counts[ROUNDED], counts[REFUSED], wrong, counts[UNABLE])
+        lines.append(f"| {family} | {' | '.join(map(str, shown))} |")
+    for kind in (REFUSED, WRONG, CRASHED, UNABLE, ROUNDED):
+        groups: dict[str, list[tuple[str, str]]] = {}  # by family, or by the operator that is refused
+        for family, name, found_kind, why in rows:
+            if found_kind == kind:
+                group, shown_name = family, f"`{name.partition('(')[0]}`"
+                if kind == REFUSED:
+                    group, shown_name = f"`{why}`", f"{shown_name} of {family.partition(',')[0]}"
+                groups.setdefault(group, []).append((shown_name, why))
+        if groups:
             lines += ["", f"{kind[0].upper()}{kind[1:]}:\n"]
-            lines += [f"- {family}: {', '.join(dict.fromkeys(names))}." for family, names in by_family.items()]
-    return "\n".join(lines)
+        for group, members in groups.items():
+            names = ", ".join(dict.fromkeys(name for name, _ in members))
+            most = f" (up to {max((why for _, why in members), key=float)})" if kind in (WRONG, ROUNDED) else ""
+            lines.append(wrapped(f"- {group}: {names}{most}."))
+    return "\n".join([wrapped(f"With {versions}:"), "", *lines])
+
+
+def wrapped(line: str) -> str:
+    return textwrap.fill(line, 120, subsequent_indent="  " * (line[0] == "-"), break_on_hyphens=False)
 
 
 def installed(families: list[Family]) -> str:
