@@ -129,7 +129,8 @@ BLOCKS = {
             offset_noise_strength=0.1); LearnedGaussianDiffusion(Unet(dim=8, dim_mults=(1, 2),
             learned_variance=True), image_size=32, timesteps=10); ElucidatedDiffusion(Unet(dim=8, dim_mults=(1, 2),
             random_fourier_features=True), image_size=32); WeightedObjectiveGaussianDiffusion(Unet(dim=8,
-            dim_mults=(1, 2), out_dim=8), image_size=32, timesteps=10)""",
+            dim_mults=(1, 2), out_dim=8), image_size=32, timesteps=10); GaussianDiffusion(Unet(dim=8, dim_mults=(1,
+            2), self_condition=True), image_size=32, timesteps=10)""",
         "sequence:32 time": "Unet1D(dim=8, dim_mults=(1, 2), channels=2)",
     },
     "vector_quantize_pytorch": {
