@@ -349,8 +349,9 @@ def tensor_split(input: TileTensor, indices_or_sections: Any, dim: int = 0, **kw
 def _split_along(name: str, least: int) -> None:
     """Of hsplit, vsplit and dsplit, which name the dim; `least` dims they need."""
 
-    def split(input: TileTensor, indices_or_sections: Any = None, **kwargs: Any) -> tuple[Tensor, ...]:
-        cuts = next(iter(kwargs.values())) if indices_or_sections is None else indices_or_sections
+    def split(input: TileTensor, *given: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        values = (*given, *kwargs.values())
+        cuts = values[0] if len(values) == 1 else values  # x.hsplit(1, 2) is x.hsplit((1, 2))
         dim = {"hsplit": min(1, input.ndim - 1), "vsplit": 0, "dsplit": 2}[name]
         if input.ndim < least:
             raise ValueError(f"{name} needs {least} dims or more, got a tensor of shape {tuple(input.shape)}")
