@@ -84,7 +84,7 @@ class _Kept:
 
 
 ALIVE = Alive()
-"""Of this process. A layer that counted would have state of its own, which copies of a stage would not share."""
+"""Of this process. A hook on all modules counts, no forward: copies of a stage would not share what it counted."""
 
 
 class WaitOnTheWayUp(torch.autograd.Function):
@@ -112,32 +112,36 @@ class Wait(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         time.sleep(self.times[0])
-        ALIVE.forward += self.first
         if self.times[1] and x.requires_grad:
             x = WaitOnTheWayUp.apply(x, self.times[1])
-        with torch.autograd.graph.saved_tensors_hooks(ALIVE.keep, lambda kept: kept.tensor):
-            return self.conv(x)
+        return self.conv(x)
 
 
-def measure(rank: int, store: str, names: list[str], forward: float, count: int, steps: int, results: Any) -> None:
+def count(module: nn.Module, args: Any) -> None:
+    ALIVE.forward += isinstance(module, Wait) and module.first
+
+
+def measure(rank: int, store: str, names: list[str], forward: float, each: int, steps: int, results: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
     world = World.join(deadline=60)
+    torch.nn.modules.module.register_module_forward_pre_hook(count)
     x = torch.randn(MICROBATCHES, 2, 4, 4)
     for name in names:
-        plan = plan_of(name, count)
+        plan = plan_of(name, each)
         layers = []
         for row in costs_of(plan, forward).per_stage(plan):
             up = row.backward - row.weight if plan.schedule == "zb-h1" else 0.0
             down = row.backward - up
-            layers += [partial(Wait, row.forward / count, up / count, down / count, n == 0) for n in range(count)]
+            layers += [partial(Wait, row.forward / each, up / each, down / each, n == 0) for n in range(each)]
         engine = Engine(plan, layers, loss=lambda out, _: out.mean(), world=world)
         times = []
         for number in range(steps + 1):
             ALIVE.peak = 0
             dist.barrier()
             begin = time.perf_counter()
-            engine.step(x, torch.zeros(MICROBATCHES))
+            with torch.autograd.graph.saved_tensors_hooks(ALIVE.keep, lambda kept: kept.tensor):
+                engine.step(x, torch.zeros(MICROBATCHES))
             last = torch.tensor(time.perf_counter() - begin)
             dist.all_reduce(last, op=dist.ReduceOp.MAX)
             if number:
