@@ -46,10 +46,6 @@ def rule(*functions: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-def has_rule(function: Any) -> bool:
-    return function in _RULES
-
-
 class TileTensor(Tensor):
     """This rank's part of a tensor cut into tiles.
 
