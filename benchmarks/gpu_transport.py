@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from halocline.plan import Plan
 from halocline.runtime import Engine, World, join, run_local
-from halocline.runtime.boundary import sample_cuts
+from halocline.runtime.boundary.crossing import sample_cuts
 from halocline.runtime.layers import one_device
 from halocline.runtime.transports import make
 

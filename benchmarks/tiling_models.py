@@ -40,7 +40,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from halocline import tiling
-from halocline.runtime.written_norms import written_norms
+from halocline.runtime.proof.written_norms import written_norms
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "tiling.md"
 START, END = "<!-- peers: made by benchmarks/tiling_models.py --write -->", "<!-- end of peers -->"

@@ -17,7 +17,7 @@ import pytest
 from copies import program
 from halocline.cli import nowdl
 from halocline.train.planning import model_of, plan_of
-from halocline.train.progress import Reading
+from halocline.train.progress import Standing
 
 ROOT = Path(__file__).parents[2]
 SMALL = "--num-layers 3 --num-filters 16 --image-size 64 --batch-size 2"
@@ -134,7 +134,7 @@ def test_verbose_tells_the_time_of_every_step(capsys: pytest.CaptureFixture[str]
     for verbose, lines in ((False, 3), (True, 5)):
         shown = nowdl.Lines(0, verbose=verbose)
         for step in (1, 2):
-            shown.show(Reading(step, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
+            shown.show(Standing(step, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
         said = capsys.readouterr().out
         assert len(said.splitlines()) == lines and said.count("Epoch: 0 images per sec:8.0") == 2
         assert ("step 2/2  loss 1.5  8 images/s  1.00 GiB  0:00 left  0.500 s" in said) == verbose
@@ -143,7 +143,7 @@ def test_verbose_tells_the_time_of_every_step(capsys: pytest.CaptureFixture[str]
 def test_only_an_evaluation_is_a_line_of_now_dl(capsys: pytest.CaptureFixture[str]) -> None:
     shown = nowdl.Lines(0)
     shown.say("2 bad files are left out: a.png, b.png")
-    shown.show(Reading(1, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
+    shown.show(Standing(1, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
     shown.evaluated("step 1: evaluation  loss 2  accuracy 50.0%")
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "2 bad files are left out: a.png, b.png"

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from halocline.energy.controller import Controller, Step
+from halocline.energy.controller import Controller, DeviceStep
 from halocline.energy.device.clock import GuardedClock
 from halocline.energy.device.marks import TimeMarks
-from halocline.energy.profile.sampler import Sampler
+from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.span import Span
 from halocline.energy.profile.timing_csv import TimingCsv
 from halocline.energy.simulated.device import SimulatedDevice
@@ -39,13 +39,13 @@ class Recording:
     """A listener that keeps everything."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[DeviceStep] = []
         self.spans: list[Span] = []
 
     def span(self, span: Span) -> None:
         self.spans.append(span)
 
-    def step(self, step: Step) -> None:
+    def step(self, step: DeviceStep) -> None:
         self.steps.append(step)
 
     def close(self) -> None: ...
@@ -95,7 +95,7 @@ def controlled(text: str, directory: str, steps: int) -> dict[str, Any]:
     controller = Controller(
         row,
         TimeMarks(device.time),
-        sampler=Sampler(device),
+        sampler=CounterWatch(device),
         clock=clock,
         player=Pattern(sum(i.kind in COMPUTE for i in row)),
         listeners=[heard, TimingCsv(directory, rank, meter=device.name)],

@@ -14,7 +14,7 @@ from halocline.energy.client import Client, RankClient
 from halocline.energy.controller import Controller
 from halocline.energy.device.clock import GuardedClock
 from halocline.energy.device.marks import TimeMarks
-from halocline.energy.profile.sampler import Sampler
+from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.server_player import Played, ServerPlayer
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.simulated.law import Law
@@ -145,7 +145,7 @@ class Job:
             say=self.said.append,
             over=self.windows[rank].append,
         )
-        marks, sampler = TimeMarks(device.time), Sampler(device)
+        marks, sampler = TimeMarks(device.time), CounterWatch(device)
         return Controller(row, marks, sampler=sampler, clock=clock, player=player, listeners=[player])
 
     def play(self, windows: int, warmup: int = 1, steps: int = 3) -> None:

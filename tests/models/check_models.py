@@ -11,7 +11,8 @@ from torch import Tensor
 
 from halocline.models.model import SEGMENTATION, Model, make
 from halocline.plan import Plan
-from halocline.runtime import Engine, World, verify
+from halocline.runtime import Engine, World
+from halocline.runtime.proof import verify
 from halocline.tiling import TileTensor
 
 Case = tuple[str, dict[str, Any], tuple[int, int], str, bool]

@@ -12,7 +12,8 @@ from plan_models import MODELS
 from torch import Tensor, nn
 
 from halocline.plan import Plan
-from halocline.runtime import Engine, World, verify
+from halocline.runtime import Engine, World
+from halocline.runtime.proof import verify
 
 
 def batch(model: str, samples: int, step: int) -> tuple[Tensor, Tensor]:

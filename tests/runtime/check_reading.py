@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.plan import Plan
-from halocline.runtime import Engine, verify
+from halocline.runtime import Engine
+from halocline.runtime.boundary.patchwork import Patchwork
 from halocline.runtime.layers import one_device
-from halocline.runtime.patchwork import Patchwork
+from halocline.runtime.proof import verify
 from halocline.tiling.boxes import shape
 
 sys.path.insert(0, str(Path(__file__).parent))

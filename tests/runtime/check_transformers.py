@@ -12,7 +12,8 @@ from torch import Tensor
 
 from halocline.models.model import SPANS, Model, make
 from halocline.plan import Plan
-from halocline.runtime import Engine, World, verify
+from halocline.runtime import Engine, World
+from halocline.runtime.proof import verify
 
 TINY: dict[str, Any] = {"layers": 2, "hidden": 8, "heads": 2, "vocab": 11, "seq": 5}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -13,7 +13,7 @@ from torch import nn
 
 from halocline.plan import Plan
 from halocline.runtime import Engine, World
-from halocline.runtime.shortage import OutOfMemory, advice, is_shortage
+from halocline.runtime.guards.shortage import OutOfMemory, advice, is_shortage
 from halocline.schedule.instruction import Instruction
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tiling")]

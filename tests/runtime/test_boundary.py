@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from halocline.plan import Stage
-from halocline.runtime.boundary import Crossing, pack, packed_size, pieces, unpack
+from halocline.runtime.boundary.crossing import Crossing, pack, packed_size, pieces, unpack
 
 
 def test_numbers_behind_an_odd_count_of_bytes_are_unpacked() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from halocline.plan import Layout, Plan
-from halocline.runtime.equal_weights import fingerprints, require_equal
+from halocline.runtime.guards.equal_weights import fingerprints, require_equal
 
 
 def summed(seeds: tuple[int, int]) -> torch.Tensor:

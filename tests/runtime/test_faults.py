@@ -14,10 +14,10 @@ import pytest
 
 from copies import copy_what_is_started, program
 from halocline.runtime import PeerLost, RankFailed, run_local
-from halocline.runtime.launch import post_mortem
-from halocline.runtime.logbook import Logbook, note_failure, read
-from halocline.runtime.lost import Loss
-from halocline.runtime.world import World
+from halocline.runtime.processes.launch import post_mortem
+from halocline.runtime.processes.logbook import Logbook, note_failure, read
+from halocline.runtime.processes.lost import LostRank
+from halocline.runtime.processes.world import World
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]
@@ -86,7 +86,7 @@ def test_a_logbook_survives_its_process(tmp_path: Path) -> None:
     book.begin("stage 1", ["forward", "backward"])
     book.note(5, 2)
     book.words[3] = 1 + 2
-    assert read(tmp_path, 3) == (Loss(3, "stage 1", "backward", 5, waits_for=2), "")
+    assert read(tmp_path, 3) == (LostRank(3, "stage 1", "backward", 5, waits_for=2), "")
     note_failure(tmp_path, 3, "so it is")
     assert str(read(tmp_path, 3)[0]) == "rank 3 (stage 1) failed in backward of step 5: so it is"
     assert read(tmp_path, 4) == (None, "")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from halocline.runtime import run_local
-from halocline.runtime.environment import command, detect, first_node
+from halocline.runtime.processes.environment import command, detect, first_node
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]

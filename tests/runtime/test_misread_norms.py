@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from halocline.runtime.misread_norms import MisreadNorms
-from halocline.runtime.written_norms import written_norms
+from halocline.runtime.proof.misread_norms import MisreadNorms
+from halocline.runtime.proof.written_norms import written_norms
 
 
 def laid(shape: tuple[int, ...], order: tuple[int, ...], seed: int) -> Tensor:

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halocline.plan import Plan, Stage
-from halocline.runtime import Engine, verify
+from halocline.runtime import Engine
 from halocline.runtime.building import refuse_all_processes
+from halocline.runtime.proof import verify
 
 CUT = Plan(tuple(Stage((s, s + 1)) for s in range(4)), "interleaved", 2, chunks=4)
 MIRRORED = Plan((Stage((0, 4)),), "gems", 2, pipes=2)

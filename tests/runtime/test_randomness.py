@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from halocline.plan import Plan
 from halocline.runtime import Engine
-from halocline.runtime.launch import join
+from halocline.runtime.processes.launch import join
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

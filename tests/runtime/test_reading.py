@@ -11,7 +11,7 @@ from ranks import on_processes
 from teams import LANES, ONE, Team, plan_of, tiles
 
 from halocline.plan import Plan
-from halocline.runtime.patchwork import Patchwork
+from halocline.runtime.boundary.patchwork import Patchwork
 
 PLANS: dict[str, tuple[str, Plan]] = {
     "tiles, then one": ("cnn", plan_of([tiles(2, 2), ONE], "1f1b")),

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.plan import Plan, Stage
-from halocline.runtime import Engine, reduction
-from halocline.runtime.world import World
+from halocline.runtime import Engine
+from halocline.runtime.parallel import reduction
+from halocline.runtime.processes.world import World
 
 
 class Turned(nn.Module):

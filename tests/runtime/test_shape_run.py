@@ -12,7 +12,7 @@ from ranks import assert_close, image, on_threads
 from torch import Tensor, nn
 
 from halocline.plan import Stage
-from halocline.runtime.boundary import Crossing, wanted
+from halocline.runtime.boundary.crossing import Crossing, wanted
 from halocline.runtime.stage import Held, Options, StageRunner
 from halocline.tiling.exchanger import ThreadExchanger
 

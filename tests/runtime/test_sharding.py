@@ -11,8 +11,8 @@ from ranks import on_processes
 from test_tied import clipped, exact, plan
 
 from halocline.plan import Layout, Plan, Stage
-from halocline.runtime.shard import shard, whole
-from halocline.runtime.sharding import check_sharding
+from halocline.runtime.parallel.shard import shard, whole
+from halocline.runtime.parallel.sharding import check_sharding
 
 REPLICAS: dict[str, Any] = {"split_size": 1, "parts": 2, "replicas": 2, "shard": "parameters"}
 

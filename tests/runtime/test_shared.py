@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from halocline.plan import Plan
-from halocline.runtime import Engine, verify
+from halocline.runtime import Engine
+from halocline.runtime.guards.shared import built_where_shared
 from halocline.runtime.layers import named_layers, own_randomness
-from halocline.runtime.shared import built_where_shared
+from halocline.runtime.proof import verify
 from halocline.train.holdings import holdings
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from halocline.plan import Plan, Stage
 from halocline.runtime import Engine, PeerLost, World
-from halocline.runtime.shard import shard
+from halocline.runtime.parallel.shard import shard
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])
@@ -112,7 +112,7 @@ def test_a_rank_keeps_its_share_and_no_more() -> None:
 
 def loss_kinds(text: str, whole: bool) -> tuple[float, bool]:
     """The loss, and whether it was made of divided logits."""
-    from halocline.runtime import vocabulary_loss
+    from halocline.runtime.parallel import vocabulary_loss
 
     found = model("gpt")
 
@@ -149,7 +149,7 @@ def cross_entropies() -> float:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 
-    from halocline.runtime.vocabulary_loss import loss_of_parts
+    from halocline.runtime.parallel.vocabulary_loss import loss_of_parts
 
     world().make_groups([(0, 1)])
     mesh = DeviceMesh.from_group(world().group((0, 1)), "cpu")

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from halocline.plan import Layout, Plan, Stage
 from halocline.runtime import Engine, World
 from halocline.runtime.layers import named_layers, one_device
-from halocline.runtime.shard import whole
-from halocline.runtime.tied import Ties, tie, ties
-from halocline.runtime.verify import Differences
+from halocline.runtime.parallel.shard import whole
+from halocline.runtime.parallel.tied import Ties, tie, ties
+from halocline.runtime.proof.verify import Differences
 
 ALONE: dict[str, Any] = {"split_size": 1, "parts": 2}
 

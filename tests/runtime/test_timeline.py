@@ -15,7 +15,7 @@ from halocline.plan import Plan
 from halocline.plan.layout import Layout
 from halocline.schedule import generate
 from halocline.schedule.instruction import COMPUTE, FREE, REDUCE, STEP
-from halocline.simulate.measured import Measured, file_name, read
+from halocline.simulate.measured import MeasuredRun, file_name, read
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tiling")]
 import check_timeline  # noqa: E402
@@ -31,14 +31,14 @@ PLANS = {
 
 
 @pytest.fixture(scope="module", params=PLANS)
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path, Measured]:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path, MeasuredRun]:
     plan = PLANS[request.param]
     directory = tmp_path_factory.mktemp("timeline")
     on_processes(4, check_timeline.run, plan.to_toml(), str(directory), 3)
     return plan, directory, read(directory)
 
 
-def test_every_instruction_is_there_once(run: tuple[Plan, Path, Measured]) -> None:
+def test_every_instruction_is_there_once(run: tuple[Plan, Path, MeasuredRun]) -> None:
     plan, _, measured = run
     assert sorted(measured.steps) == [0, 1, 2]
     schedule = generate(plan)
@@ -49,7 +49,7 @@ def test_every_instruction_is_there_once(run: tuple[Plan, Path, Measured]) -> No
             assert sorted(e.instruction for e in events if e.rank == rank) == wanted
 
 
-def test_times_follow_the_schedule(run: tuple[Plan, Path, Measured]) -> None:
+def test_times_follow_the_schedule(run: tuple[Plan, Path, MeasuredRun]) -> None:
     plan, _, measured = run
     for events in measured.steps.values():
         assert min(e.start for e in events) >= 0
@@ -61,7 +61,7 @@ def test_times_follow_the_schedule(run: tuple[Plan, Path, Measured]) -> None:
             assert all(a.end <= b.start for a, b in itertools.pairwise(computed)), "one thing at a time"
 
 
-def test_shares_and_bubble_add_up(run: tuple[Plan, Path, Measured]) -> None:
+def test_shares_and_bubble_add_up(run: tuple[Plan, Path, MeasuredRun]) -> None:
     _, _, measured = run
     for share in measured.shares():
         assert 0 < share.busy < measured.makespan
@@ -86,7 +86,7 @@ def _last_compute(kinds: list[str]) -> int:
     return max(number for number, kind in enumerate(kinds) if kind in COMPUTE)
 
 
-def test_reductions_end_before_the_step(run: tuple[Plan, Path, Measured]) -> None:
+def test_reductions_end_before_the_step(run: tuple[Plan, Path, MeasuredRun]) -> None:
     plan, _, measured = run
     for events in measured.steps.values():
         for rank in range(plan.world_size):
@@ -116,7 +116,7 @@ def test_a_run_that_was_cut_off_is_read(tmp_path: Path) -> None:
 
 
 def test_the_command_merges_and_draws(
-    run: tuple[Plan, Path, Measured], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: tuple[Plan, Path, MeasuredRun], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, directory, measured = run
     trace, svg = tmp_path / "trace.json", tmp_path / "step.svg"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from halocline.runtime.nodes import Nodes, interface_towards
+from halocline.runtime.processes.nodes import Nodes, interface_towards
 from halocline.train.config import Config
 from halocline.train.trainer import Trainer
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from halocline.plan import Plan, Stage
-from halocline.runtime import verify
+from halocline.runtime.proof import verify
 
 
 class Box:

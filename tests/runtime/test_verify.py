@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from halocline.plan import Plan
 from halocline.runtime import Engine
-from halocline.runtime.verify import Differences, compare, difference, reference
+from halocline.runtime.proof.verify import Differences, compare, difference, reference
 from halocline.train.trial import Trial, optimizer
 
 ALONE = Plan.from_flags(split_size=1, parts=3, layers=8)

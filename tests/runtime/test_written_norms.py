@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from halocline.runtime.written_norms import written_norms
+from halocline.runtime.proof.written_norms import written_norms
 
 
 def image(*shape: int) -> Tensor:

@@ -9,7 +9,7 @@ from ranks import assert_exact
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.runtime.written_norms import written_norms
+from halocline.runtime.proof.written_norms import written_norms
 from halocline.tiling.strides import CHANNELS_LAST
 
 SIZES = {1: (2, 3, 39), 2: (2, 3, 37, 29), 3: (1, 3, 9, 14, 11)}

@@ -15,7 +15,7 @@ from halocline import tiling
 from halocline.tiling import overlapping, window
 from halocline.tiling.boxes import Window, clip, contains
 from halocline.tiling.geometry import geometry, needed
-from halocline.tiling.overlapping import Policy, Trial, split
+from halocline.tiling.overlapping import OverlapTrial, Policy, split
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +165,7 @@ def test_auto_does_not_try_what_is_mostly_seam() -> None:
 
 @pytest.mark.parametrize("faster", [False, True])
 def test_a_trial_ends_with_the_faster_way(faster: bool) -> None:
-    trial = Trial()
+    trial = OverlapTrial()
     while trial.winner is None:
         overlapped = trial.next()
         trial.add(overlapped, 1.0 if overlapped is faster else 2.0)

@@ -18,7 +18,7 @@ from ranks import assert_close, image, in_turns, weighted_loss, whole
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.runtime.written_norms import written_norms
+from halocline.runtime.proof.written_norms import written_norms
 from halocline.tiling import TileSpec, TileTensor, UntiledOperation
 from halocline.tiling.plain import cut
 from halocline.tiling.strides import CHANNELS_LAST

@@ -12,7 +12,7 @@ from ranks import assert_close, assert_exact, image, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.runtime.written_norms import written_norms
+from halocline.runtime.proof.written_norms import written_norms
 from halocline.tiling.exchanger import Alone, NoCommunication
 from halocline.tiling.plain import for_tiles
 

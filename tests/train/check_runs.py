@@ -12,7 +12,7 @@ from torch import nn
 from halocline.models.model import Model
 from halocline.models.small import Shortcut
 from halocline.plan import Plan
-from halocline.runtime.shard import shard
+from halocline.runtime.parallel.shard import shard
 from halocline.train import Config, Trainer
 from halocline.train.checkpoint import Checkpoint
 from halocline.train.holdings import state_of

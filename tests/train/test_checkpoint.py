@@ -18,7 +18,7 @@ from torch import nn
 
 from halocline.plan import Plan, Stage
 from halocline.runtime.engine import Engine
-from halocline.runtime.world import World
+from halocline.runtime.processes.world import World
 from halocline.train import checkpoint as checkpoints
 from halocline.train.checkpoint import Checkpoint, complete, newest, prune, save
 from halocline.train.manifest import Damaged, Manifest

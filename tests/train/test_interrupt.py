@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from halocline.runtime.world import World
+from halocline.runtime.processes.world import World
 from halocline.train import Config, Trainer
 from halocline.train.checkpoint import complete
 from halocline.train.interrupt import EXIT_CODE, Interrupt

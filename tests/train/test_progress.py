@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 
-from halocline.train.progress import Lines, Reading, Silent, Speed, clock, progress
+from halocline.train.progress import Lines, Silent, Speed, Standing, clock, progress
 
 
-def reading(step: int, total: int = 100) -> Reading:
-    return Reading(step, total, 0, 1.2345, 812.3, "images", 3 << 30, 130.0, {"loss": 1.0, "accuracy": 0.561})
+def reading(step: int, total: int = 100) -> Standing:
+    return Standing(step, total, 0, 1.2345, 812.3, "images", 3 << 30, 130.0, {"loss": 1.0, "accuracy": 0.561})
 
 
 def test_a_line_every_few_seconds_and_at_the_end() -> None:

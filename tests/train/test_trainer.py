@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from halocline.data.dataset import Spec
 from halocline.models.model import Model
 from halocline.plan import Plan, Stage
-from halocline.runtime.finite import NotFinite
+from halocline.runtime.guards.finite import NotFinite
 from halocline.runtime.layers import one_device
 from halocline.tiling.boxes import Box
 from halocline.train import Config, Trainer

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.plan.grid import SLICE_METHODS, tile_grid
-from halocline.runtime.launch import join
-from halocline.runtime.world import World
+from halocline.runtime.processes.launch import join
+from halocline.runtime.processes.world import World
 from halocline.tiling.boxes import grow
 from halocline.tiling.exchanger import NoCommunication
 

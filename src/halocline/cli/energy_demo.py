@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halocline.energy.demo import Outcome
+    from halocline.energy.demo import DemoOutcome
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def run(options: Options) -> int:
     return 0 if outcome.reset else 1
 
 
-def _facts(outcome: Outcome) -> dict[str, Any]:
+def _facts(outcome: DemoOutcome) -> dict[str, Any]:
     before, after, late = outcome.before, outcome.after, outcome.waiting
     return {
         "device": "simulated",
@@ -55,7 +55,7 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _table(outcome: Outcome) -> str:
+def _table(outcome: DemoOutcome) -> str:
     facts = _facts(outcome)
     factor = f"straggler {outcome.factor:g}"
     rows = [

@@ -99,7 +99,7 @@ def run(options: Options) -> int:
         return dry_run(config)
 
     # torch takes seconds to load: most mistakes have been answered by now.
-    from halocline.runtime.nodes import Nodes
+    from halocline.runtime.processes.nodes import Nodes
     from halocline.train.start import start
 
     nodes = None

@@ -14,7 +14,7 @@ from functools import partial
 
 from halocline.plan.words import read_words
 from halocline.train.config import Config
-from halocline.train.progress import Reading, Silent
+from halocline.train.progress import Silent, Standing
 
 DEFAULTS = {"batch_size": 32, "parts": 1, "split_size": 2, "image_size": 32}
 SPATIAL_DEFAULTS = {"num_spatial_parts": 4, "spatial_size": 1}
@@ -41,7 +41,7 @@ def _start(config: Config) -> int:
     from halocline.train.start import start  # torch takes a while: wrong flags have been answered by now
 
     with tempfile.TemporaryDirectory(prefix="halocline-benchmark-") as directory:
-        return start(dataclasses.replace(config, run_dir=directory), partial(Lines, verbose=config.verbose))
+        return start(dataclasses.replace(config, run_dir=directory), partial(NowdlLines, verbose=config.verbose))
 
 
 def settings(model: str, words: Sequence[str], spatial: bool, gems: bool) -> Config | None:
@@ -67,7 +67,7 @@ def settings(model: str, words: Sequence[str], spatial: bool, gems: bool) -> Con
     return dataclasses.replace(given, **changed)  # type: ignore[arg-type]
 
 
-class Lines(Silent):
+class NowdlLines(Silent):
     """now-dl's lines, printed by rank 0; `verbose`, with the time, the loss and the memory of every step."""
 
     def __init__(self, rank: int, verbose: bool = False) -> None:
@@ -76,7 +76,7 @@ class Lines(Silent):
         self.losses: list[float] = []
         self.epoch = 0
 
-    def show(self, reading: Reading) -> None:
+    def show(self, reading: Standing) -> None:
         if self.rank:
             return
         if not self.speeds:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from halocline.simulate.event import Event
-from halocline.simulate.measured import Measured, read
+from halocline.simulate.measured import MeasuredRun, read
 from halocline.simulate.simulator import Simulation
 
 
@@ -46,7 +46,7 @@ def run(options: Options) -> int:
     return 0
 
 
-def _facts(measured: Measured, predicted: Simulation) -> dict[str, Any]:
+def _facts(measured: MeasuredRun, predicted: Simulation) -> dict[str, Any]:
     makespan = measured.makespan
     return {
         "schedule": measured.plan.schedule,
@@ -71,7 +71,7 @@ def _facts(measured: Measured, predicted: Simulation) -> dict[str, Any]:
     }
 
 
-def _write(options: Options, measured: Measured, last: tuple[Event, ...]) -> list[str]:
+def _write(options: Options, measured: MeasuredRun, last: tuple[Event, ...]) -> list[str]:
     written = []
     if options.trace is not None:
         from halocline.simulate.trace import chrome_trace
@@ -88,7 +88,7 @@ def _write(options: Options, measured: Measured, last: tuple[Event, ...]) -> lis
     return written
 
 
-def _one_after_the_other(measured: Measured) -> list[Event]:
+def _one_after_the_other(measured: MeasuredRun) -> list[Event]:
     """All steps on one clock; what lay between them is left out."""
     events: list[Event] = []
     begin = 0.0
@@ -99,7 +99,7 @@ def _one_after_the_other(measured: Measured) -> list[Event]:
     return events
 
 
-def _draw(options: Options, measured: Measured, facts: dict[str, Any], last: tuple[Event, ...]) -> None:
+def _draw(options: Options, measured: MeasuredRun, facts: dict[str, Any], last: tuple[Event, ...]) -> None:
     # rich takes a tenth of a second to load, which JSON need not pay.
     from rich.box import SIMPLE_HEAD
     from rich.console import Console

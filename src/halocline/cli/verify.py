@@ -15,7 +15,7 @@ from halocline.plan.plan import Plan
 from halocline.train.config import MODEL_OPTIONS, PLAN_FLAGS, Config, ModelFlags
 
 if TYPE_CHECKING:
-    from halocline.runtime.verify import Differences
+    from halocline.runtime.proof.verify import Differences
     from halocline.train.trial import Misread
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}

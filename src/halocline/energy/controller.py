@@ -18,7 +18,7 @@ from halocline.energy.device.clock import GuardedClock
 from halocline.energy.device.marks import Mark, Marks
 from halocline.energy.device.meter import Reading
 from halocline.energy.device.setter import Setter
-from halocline.energy.profile.sampler import Sampler
+from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.span import Span
 from halocline.schedule.instruction import COMPUTE, FORWARD, STEP, Instruction
 
@@ -32,7 +32,7 @@ Frequencies = Sequence[int]
 """MHz of each of a rank's computations, in order."""
 
 
-class Step(NamedTuple):
+class DeviceStep(NamedTuple):
     """What a device did in one step."""
 
     number: int
@@ -59,7 +59,7 @@ class Listener(Protocol):
         """As soon as it is known."""
         ...
 
-    def step(self, step: Step) -> None: ...
+    def step(self, step: DeviceStep) -> None: ...
 
     def close(self) -> None: ...
 
@@ -72,7 +72,7 @@ class Controller:
         instructions: Sequence[Instruction],
         marks: Marks,
         *,
-        sampler: Sampler | None = None,
+        sampler: CounterWatch | None = None,
         clock: GuardedClock | None = None,
         player: Player | None = None,
         listeners: Sequence[Listener] = (),
@@ -130,7 +130,7 @@ class Controller:
         end = self._marks.seconds(self._marks.mark())
         self._resolve()
         readings = tuple(self._sampler.take()) if self._sampler is not None else ()
-        done = Step(step, self._marks.seconds(self._begin), end, tuple(self._spans), readings)
+        done = DeviceStep(step, self._marks.seconds(self._begin), end, tuple(self._spans), readings)
         for listener in self._listeners:
             listener.step(done)
 

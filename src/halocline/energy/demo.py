@@ -41,7 +41,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoOutcome:
     """What the demonstration saw."""
 
     before: Measure
@@ -60,7 +60,7 @@ class Outcome:
     """Whether all clocks were given back."""
 
 
-def demonstrate(directory: Path, factor: float, say: Callable[[str], None], patience: float = 240.0) -> Outcome:
+def demonstrate(directory: Path, factor: float, say: Callable[[str], None], patience: float = 240.0) -> DemoOutcome:
     """Runs it all, with everything written under `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     run = directory / "run"
@@ -78,7 +78,7 @@ def demonstrate(directory: Path, factor: float, say: Callable[[str], None], pati
             training.send_signal(signal.SIGINT)
             training.wait(60)
     clocks = [ClockFile(run / "devices" / f"clock-{rank}.txt").read() for rank in range(STAGES)]
-    return Outcome(*outcome, reset=clocks == [None] * STAGES)
+    return DemoOutcome(*outcome, reset=clocks == [None] * STAGES)
 
 
 def _watch(

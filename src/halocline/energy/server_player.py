@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from halocline.energy.client import RankClient, RankSchedule
-from halocline.energy.controller import Frequencies, Step
+from halocline.energy.controller import DeviceStep, Frequencies
 from halocline.energy.profile.attribution import Estimate
 from halocline.energy.profile.span import Span
-from halocline.energy.profile.window import Window
+from halocline.energy.profile.window import StepWindow
 from halocline.schedule.instruction import COMPUTE, Instruction
 
 
@@ -53,7 +53,7 @@ class ServerPlayer:
         stages = sorted({i.stage for i in instructions if i.kind in COMPUTE})
         self._named = {stage: f" s{stage}" if len(stages) > 1 else "" for stage in stages}
         self._available = frozenset(available)
-        self._window = Window()
+        self._window = StepWindow()
         self._left = warmup
         """Steps until the next window."""
         self._playing = False
@@ -74,7 +74,7 @@ class ServerPlayer:
     def span(self, span: Span) -> None:
         """Steps are enough."""
 
-    def step(self, step: Step) -> None:
+    def step(self, step: DeviceStep) -> None:
         self._left -= 1
         self._window.add(step, self._playing and self._left < self._steps)
         if self._left or not self._playing:

@@ -22,14 +22,14 @@ from halocline.models.classifier import classifier
 from halocline.models.convolution import convolution
 from halocline.models.model import Model
 
-Step = tuple[int, str]
+Edge = tuple[int, str]
 """A state and the operation on it. State 0 is `now`, state 1 `before`, state 2 the first new one, and so on."""
 
 
 class Genotype(NamedTuple):
     """What evolution decided about a kind of cell."""
 
-    sums: tuple[tuple[Step, Step], ...]
+    sums: tuple[tuple[Edge, Edge], ...]
     """Each new state, as the sum of two."""
     output: tuple[int, ...]
     """The states that are joined."""
@@ -149,7 +149,7 @@ class Cell(nn.Module):
         return rectified[state]
 
 
-class Head(nn.Module):
+class AmoebaHead(nn.Module):
     """From the last pair to logits."""
 
     def __init__(self, channels: int, classes: int) -> None:
@@ -187,5 +187,5 @@ def amoebanet_d(*, num_layers: int = 18, num_filters: int = 416, num_classes: in
         width *= genotype.stride
         layers.append(partial(Cell, genotype, width, now, before, was_reduction))
         now, before, was_reduction = width * len(genotype.output), now, genotype is REDUCTION
-    layers.append(partial(Head, now, num_classes))
+    layers.append(partial(AmoebaHead, now, num_classes))
     return Model("amoebanet-d", layers, classes=num_classes, channels=channels, image=(224, 224))

@@ -81,7 +81,11 @@ def bert(
         dropout if attention_dropout is None else attention_dropout,
         eps,
     )
-    made: list[Callable[[], nn.Module]] = [partial(Embeddings, a), *[partial(Block, a)] * layers, partial(Head, a)]
+    made: list[Callable[[], nn.Module]] = [
+        partial(Embeddings, a),
+        *[partial(BertBlock, a)] * layers,
+        partial(BertHead, a),
+    ]
     return Model(
         "bert",
         made,
@@ -119,7 +123,7 @@ class Embeddings(nn.Module):
         return self.dropout(self.norm(x + place + kind))
 
 
-class Block(nn.Module):
+class BertBlock(nn.Module):
     """Attention and feed-forward, each added to what came in and then normed."""
 
     split: ClassVar[dict[str, str]] = {"attention_norm": SEQUENCE, "feed_forward_norm": SEQUENCE}
@@ -137,7 +141,7 @@ class Block(nn.Module):
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
-class Head(nn.Module):
+class BertHead(nn.Module):
     """One more dense layer, then a score for each word."""
 
     split: ClassVar[dict[str, str]] = {"logits": VOCABULARY}

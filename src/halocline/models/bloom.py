@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from halocline.models.attention import SelfAttention, head_features
 from halocline.models.feed_forward import FeedForward
-from halocline.models.gpt import LOGITS, TOKENS, Block, Head, Tokens
+from halocline.models.gpt import LOGITS, TOKENS, GptBlock, GptHead, GptTokens
 from halocline.models.model import CAUSAL, Model
 from halocline.models.position_bias import Alibi
 from halocline.models.token_loss import token_loss
@@ -54,7 +54,7 @@ def bloom(
     made: list[Callable[[], nn.Module]] = [
         partial(NormedTokens, vocab, hidden, eps),
         *[partial(block, a)] * layers,
-        partial(Head, hidden, vocab, eps),
+        partial(GptHead, hidden, vocab, eps),
     ]
     return Model(
         "bloom",
@@ -69,7 +69,7 @@ def bloom(
     )
 
 
-class NormedTokens(Tokens):
+class NormedTokens(GptTokens):
     """Words to features, which start as large as a block's."""
 
     def __init__(self, vocab: int, hidden: int, eps: float) -> None:
@@ -80,9 +80,9 @@ class NormedTokens(Tokens):
         return self.norm(self.tokens(words))
 
 
-def block(a: Bloom) -> Block:
+def block(a: Bloom) -> GptBlock:
     """Bloom's."""
-    return Block(
+    return GptBlock(
         a.hidden,
         SelfAttention(a.hidden, a.heads, causal=True, position=Alibi(a.heads), dropout=a.attention_dropout),
         FeedForward(a.hidden, 4 * a.hidden, nn.GELU("tanh")),

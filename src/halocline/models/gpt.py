@@ -78,10 +78,10 @@ def gpt(
         eps,
     )
     made: list[Callable[[], nn.Module]] = [
-        partial(Tokens, vocab, hidden),
+        partial(GptTokens, vocab, hidden),
         partial(Positions, positions, hidden, dropout),
         *[partial(block, a)] * layers,
-        partial(Head, a.hidden, a.vocab, a.eps),
+        partial(GptHead, a.hidden, a.vocab, a.eps),
     ]
     return Model(
         "gpt",
@@ -100,7 +100,7 @@ TOKENS, LOGITS = "0.tokens.weight", "logits.weight"
 """The names of the table and of the head that may be one."""
 
 
-class Tokens(nn.Module):
+class GptTokens(nn.Module):
     """Words to features."""
 
     split: ClassVar[dict[str, str]] = {"tokens": VOCABULARY}
@@ -125,7 +125,7 @@ class Positions(nn.Module):
         return self.dropout(x + self.positions(torch.arange(x.shape[1], device=x.device)))
 
 
-class Block(nn.Module):
+class GptBlock(nn.Module):
     """Attention and feed-forward, each after its norm and added to what came in."""
 
     split: ClassVar[dict[str, str]] = {"attention_norm": SEQUENCE, "feed_forward_norm": SEQUENCE}
@@ -145,10 +145,10 @@ class Block(nn.Module):
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
-def block(a: Gpt) -> Block:
+def block(a: Gpt) -> GptBlock:
     """GPT-2's."""
     std = a.residual_std
-    return Block(
+    return GptBlock(
         a.hidden,
         SelfAttention(a.hidden, a.heads, causal=True, dropout=a.attention_dropout, out_std=std),
         FeedForward(a.hidden, a.ff, nn.GELU("tanh"), down_std=std),
@@ -157,7 +157,7 @@ def block(a: Gpt) -> Block:
     )
 
 
-class Head(nn.Module):
+class GptHead(nn.Module):
     """The final norm, then a score for each word."""
 
     split: ClassVar[dict[str, str]] = {"logits": VOCABULARY}

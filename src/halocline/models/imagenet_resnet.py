@@ -23,7 +23,7 @@ EXPANSION = 4
 """A bottleneck puts out this many times the group's width."""
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Convolutions with norms, added to what came in."""
 
     def __init__(self, given: int, shapes: tuple[tuple[int, int], ...], stride: int, share: float) -> None:
@@ -90,7 +90,7 @@ def imagenet_resnet(
         inner = size * width
         shapes = ((1, inner), (3, inner), (1, size * EXPANSION)) if bottleneck else ((3, size), (3, size))
         for number in range(count):
-            layers.append(partial(Block, given, shapes, 2 if group and not number else 1, share))
+            layers.append(partial(ResidualBlock, given, shapes, 2 if group and not number else 1, share))
             given = shapes[-1][1]
     layers[0] = partial(First, channels, base_width, layers[0])
     layers.append(partial(classifier, given, num_classes))

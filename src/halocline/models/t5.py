@@ -109,11 +109,11 @@ def t5(
     )
     decoder: list[Callable[[], nn.Module]] = [partial(DecoderSelf, a), partial(DecoderCross, a)]
     made: list[Callable[[], nn.Module]] = [
-        partial(Tokens, a),
+        partial(T5Tokens, a),
         *[partial(EncoderBlock, a)] * (layers - 1),
         partial(EncoderBlock, a, last=True),
         *decoder * decoder_layers,
-        partial(Head, a),
+        partial(T5Head, a),
     ]
     return Model(
         "t5",
@@ -136,7 +136,7 @@ def _tied(a: T5) -> tuple[tuple[str, str], ...]:
     return (*head, *biases)
 
 
-class Tokens(nn.Module):
+class T5Tokens(nn.Module):
     """The words of both sequences to features."""
 
     split: ClassVar[dict[str, str]] = {"tokens": VOCABULARY}
@@ -215,7 +215,7 @@ class DecoderCross(nn.Module):
         return encoder, x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
-class Head(nn.Module):
+class T5Head(nn.Module):
     """The decoder's final norm, then a score for each word."""
 
     split: ClassVar[dict[str, str]] = {"logits": VOCABULARY}

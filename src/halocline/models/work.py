@@ -23,7 +23,7 @@ _SAMPLES = 2
 """BatchNorm in training refuses one sample of one pixel."""
 
 
-class Work(NamedTuple):
+class LayerWork(NamedTuple):
     """One layer."""
 
     parameters: int
@@ -33,7 +33,7 @@ class Work(NamedTuple):
     """In float32."""
 
 
-def work(model: Model, image: tuple[int, ...] | None = None) -> tuple[Work, ...]:
+def work(model: Model, image: tuple[int, ...] | None = None) -> tuple[LayerWork, ...]:
     """Of each layer, at an image size (left out: the model's own) or its sequence."""
     inputs = model.inputs(_SAMPLES, None if image is None else (image[0], image[1]))
     value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
@@ -52,5 +52,5 @@ def work(model: Model, image: tuple[int, ...] | None = None) -> tuple[Work, ...]
                     ) from error
             handed_on = sum(t.numel() * t.element_size() for t in tree_leaves(value) if isinstance(t, torch.Tensor))
             parameters = sum(parameter.numel() for parameter in module.parameters())
-            found.append(Work(parameters, counter.get_total_flops() // _SAMPLES, handed_on // _SAMPLES))
+            found.append(LayerWork(parameters, counter.get_total_flops() // _SAMPLES, handed_on // _SAMPLES))
     return tuple(found)

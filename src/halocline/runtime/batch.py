@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from halocline.plan.plan import Plan
-from halocline.runtime.boundary import order_of, sample_cuts
-from halocline.runtime.patchwork import Patchwork
+from halocline.runtime.boundary.crossing import order_of, sample_cuts
+from halocline.runtime.boundary.patchwork import Patchwork
 
 Field = tuple[tuple[int, ...], torch.dtype]
 """One sample of a tensor: its shape without the batch dim, and its dtype."""

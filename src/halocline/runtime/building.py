@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from halocline.plan.layout import Layout
-from halocline.runtime.explained import refuse_lazy
+from halocline.runtime.guards.explained import refuse_lazy
+from halocline.runtime.guards.shared import apart
 from halocline.runtime.layers import Layer, build
-from halocline.runtime.sharding import TENSOR, Sharding
-from halocline.runtime.shared import apart
-from halocline.runtime.tied import Beginnings, Tie, tied_in
-from halocline.runtime.world import World
+from halocline.runtime.parallel.sharding import TENSOR, Sharding
+from halocline.runtime.parallel.tied import Beginnings, Tie, tied_in
+from halocline.runtime.processes.world import World
 
 Stages = dict[int, list[tuple[str, nn.Module]]]
 """Stage -> its named layers."""
@@ -97,7 +97,7 @@ class _Division:
         """Parameters in layers that declare a split, and in those that do not."""
 
     def __call__(self, name: str, module: nn.Module, last: bool) -> None:
-        from halocline.runtime.tensor_parallel import split_layer
+        from halocline.runtime.parallel.tensor_parallel import split_layer
 
         size = sum(p.numel() for p in module.parameters())
         divided = split_layer(name, module, self.mesh, last=last, lanes=self.lanes, sequence=self.sequence)
@@ -123,7 +123,7 @@ def check_divisible(layout: Layout, named: Sequence[tuple[str, Layer]]) -> None:
     for stage in layout.plan.stages:
         if stage.tensor == 1:
             continue
-        from halocline.runtime.tensor_parallel import require_divisible
+        from halocline.runtime.parallel.tensor_parallel import require_divisible
 
         for name, layer in named[slice(*stage.layers)]:
             try:

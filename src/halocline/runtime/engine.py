@@ -19,30 +19,30 @@ from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.plan.stage import OPTIMIZER
 from halocline.runtime.batch import Batch, Field, fields, orders
+from halocline.runtime.boundary.relay import Relay
 from halocline.runtime.building import build_stages, check_tensor
-from halocline.runtime.common import common
 from halocline.runtime.compiling import compile_layers
-from halocline.runtime.environment import command
-from halocline.runtime.equal_weights import fingerprints, require_equal
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
 from halocline.runtime.executor import Executor, Observer
-from halocline.runtime.finite import POLICIES, NotFinite, origin
-from halocline.runtime.launch import join, stop
+from halocline.runtime.guards.common import common
+from halocline.runtime.guards.equal_weights import fingerprints, require_equal
+from halocline.runtime.guards.finite import POLICIES, NotFinite, origin
+from halocline.runtime.guards.mean_loss import require_mean
+from halocline.runtime.guards.shared import buffer_names, built_where_shared, shared_stages
+from halocline.runtime.guards.unchanged import FirstLooks
 from halocline.runtime.layers import Layer, named_layers
-from halocline.runtime.mean_loss import require_mean
+from halocline.runtime.parallel.shard import divided_buffers, settle
+from halocline.runtime.parallel.sharding import Sharding
+from halocline.runtime.parallel.statistics import RunningStatistics, plain, tracked
+from halocline.runtime.parallel.tied import Ties, ties
+from halocline.runtime.processes.environment import command
+from halocline.runtime.processes.launch import join, stop
+from halocline.runtime.processes.world import World
 from halocline.runtime.reading import Reads, reads
-from halocline.runtime.relay import Relay
-from halocline.runtime.shard import divided_buffers, settle
-from halocline.runtime.sharding import Sharding
-from halocline.runtime.shared import buffer_names, built_where_shared, shared_stages
 from halocline.runtime.stage import Loss, Options, StageRunner
-from halocline.runtime.statistics import RunningStatistics, plain, tracked
 from halocline.runtime.step_work import StepWork
-from halocline.runtime.tied import Ties, ties
 from halocline.runtime.timeline import Recorder, TimedExecutor
-from halocline.runtime.unchanged import FirstLooks
 from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers, parameters_of
-from halocline.runtime.world import World
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import forwards_ahead
 from halocline.tiling.randomness import kept_randomness

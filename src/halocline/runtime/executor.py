@@ -25,20 +25,20 @@ import torch
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
-from halocline.runtime.boundary import Crossing
-from halocline.runtime.common import Common
-from halocline.runtime.lost import is_lost
-from halocline.runtime.passage import Passages
-from halocline.runtime.patchwork import to_device
-from halocline.runtime.reached import Reached
-from halocline.runtime.reduction import Reduction, parts_of_team
-from halocline.runtime.shard import is_split
-from halocline.runtime.shortage import OutOfMemory, is_shortage
+from halocline.runtime.boundary.crossing import Crossing
+from halocline.runtime.boundary.passage import Passages
+from halocline.runtime.boundary.patchwork import to_device
+from halocline.runtime.boundary.reached import Reached
+from halocline.runtime.guards.common import Common
+from halocline.runtime.guards.shortage import OutOfMemory, is_shortage
+from halocline.runtime.guards.unchanged import FirstLooks
+from halocline.runtime.parallel.reduction import Reduction, parts_of_team
+from halocline.runtime.parallel.shard import is_split
+from halocline.runtime.parallel.statistics import RunningStatistics, frozen, tracked
+from halocline.runtime.processes.lost import is_lost
+from halocline.runtime.processes.world import World
 from halocline.runtime.stage import Held, StageRunner
-from halocline.runtime.statistics import RunningStatistics, frozen, tracked
 from halocline.runtime.step_work import StepWork
-from halocline.runtime.unchanged import FirstLooks
-from halocline.runtime.world import World
 from halocline.schedule.instruction import (
     BACKWARD,
     BACKWARD_INPUT,

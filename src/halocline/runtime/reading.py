@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from halocline.plan.plan import Plan
 from halocline.runtime.batch import Field
-from halocline.runtime.boundary import Crossing, target_crossing
-from halocline.runtime.relay import Relay
+from halocline.runtime.boundary.crossing import Crossing, target_crossing
+from halocline.runtime.boundary.relay import Relay
 from halocline.runtime.stage import StageRunner
 from halocline.tiling.boxes import Box, is_empty
 

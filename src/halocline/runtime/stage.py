@@ -17,10 +17,8 @@ from torch.func import functional_call
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
-from halocline.runtime.boundary import BATCH, Crossing, crossing_of, positions, target_crossing
-from halocline.runtime.explained import named, tell
-from halocline.runtime.halves import Branch, input_half, weight_half
-from halocline.runtime.hand_over import (
+from halocline.runtime.boundary.crossing import BATCH, Crossing, crossing_of, positions, target_crossing
+from halocline.runtime.boundary.hand_over import (
     as_tensors,
     describe,
     handed_on,
@@ -29,12 +27,14 @@ from halocline.runtime.hand_over import (
     require_same_again,
     twins_in,
 )
+from halocline.runtime.boundary.patchwork import Patchwork
+from halocline.runtime.guards.explained import named, tell
+from halocline.runtime.halves import Branch, input_half, weight_half
 from halocline.runtime.layers import derived_seed
 from halocline.runtime.offload import offloaded
-from halocline.runtime.patchwork import Patchwork
-from halocline.runtime.shard import is_sharded
-from halocline.runtime.sharding import Shadow
-from halocline.runtime.statistics import any_momentum, tracked
+from halocline.runtime.parallel.shard import is_sharded
+from halocline.runtime.parallel.sharding import Shadow
+from halocline.runtime.parallel.statistics import any_momentum, tracked
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.fusion import prefetched
 from halocline.tiling.randomness import seed_randomness
@@ -264,7 +264,7 @@ class StageRunner:
         value = put_together(tiles, held.received)
         watched: AbstractContextManager[Any] = nullcontext()
         if self._unseen and training:
-            from halocline.runtime.split_randomness import refusing
+            from halocline.runtime.parallel.split_randomness import refusing
 
             self._unseen = False
             watched = refusing(self.layers)
@@ -295,7 +295,7 @@ class StageRunner:
         """The same with every tensor whole on every tensor rank."""
         if self.stage.tensor == 1:
             return value
-        from halocline.runtime.tensor_parallel import gathered
+        from halocline.runtime.parallel.tensor_parallel import gathered
 
         return gathered(value)
 
@@ -303,7 +303,7 @@ class StageRunner:
         """The loss; of logits that tensor ranks hold in parts without gathering them, if the loss can do that."""
         assert self.loss is not None
         if is_sharded(value) and self._divided_loss:
-            from halocline.runtime.vocabulary_loss import loss_of_parts
+            from halocline.runtime.parallel.vocabulary_loss import loss_of_parts
 
             loss = loss_of_parts(self.loss, value, target)
             if loss is not None:

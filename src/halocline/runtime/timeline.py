@@ -16,7 +16,7 @@ from torch import Tensor
 
 from halocline.plan.plan import Plan
 from halocline.runtime.executor import Executor
-from halocline.runtime.reduction import Reduction
+from halocline.runtime.parallel.reduction import Reduction
 from halocline.runtime.step_work import StepWork
 from halocline.schedule.instruction import COMPUTE, FREE, RECEIVE, REDUCE, SEND, STEP, Instruction
 from halocline.simulate.event import Event

@@ -12,11 +12,11 @@ from torch import nn
 
 from halocline.plan.layout import Layout
 from halocline.runtime.building import Stages
-from halocline.runtime.divided_optimizer import divided
-from halocline.runtime.shard import is_sharded, is_split, shard
-from halocline.runtime.sharding import DATA, TENSOR
-from halocline.runtime.tied import Ties
-from halocline.runtime.world import World
+from halocline.runtime.parallel.divided_optimizer import divided
+from halocline.runtime.parallel.shard import is_sharded, is_split, shard
+from halocline.runtime.parallel.sharding import DATA, TENSOR
+from halocline.runtime.parallel.tied import Ties
+from halocline.runtime.processes.world import World
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

@@ -13,11 +13,11 @@ class ScheduleError(ValueError):
     """A schedule that cannot be run, or would give wrong results; the message names rank and instruction."""
 
 
-Event = tuple[Instruction, tuple[int, ...]]
+Meeting = tuple[Instruction, tuple[int, ...]]
 """An instruction and the ranks that take part; a message is its send, with (source, target)."""
 
 
-def walk(schedule: Schedule) -> Iterator[Event]:
+def walk(schedule: Schedule) -> Iterator[Meeting]:
     """Yields every event once; raises ScheduleError where the ranks wait for each other for ever."""
     layout, ranks = schedule.layout, schedule.ranks
     position = [0] * len(ranks)

@@ -118,7 +118,7 @@ class RankShare:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """The timeline of a run: the events of each complete step, in seconds from the step's first event."""
 
     plan: Plan
@@ -218,7 +218,7 @@ class Measured:
         return simulate(generate(self.plan), self.costs(), events=True)
 
 
-def read(directory: str | Path) -> Measured:
+def read(directory: str | Path) -> MeasuredRun:
     """The timeline that the ranks of a run wrote into a directory."""
     paths = sorted(Path(directory).glob("rank-*.trace.json"))
     if not paths:
@@ -250,7 +250,7 @@ def read(directory: str | Path) -> Measured:
             f"{len(merged)} steps begun): let the run do at least one step"
         )
     aligned = {number: _aligned(merged[number], made) for number in sorted(whole)}
-    return Measured(made, aligned, tuple(sorted(set(merged) - whole)))
+    return MeasuredRun(made, aligned, tuple(sorted(set(merged) - whole)))
 
 
 def _span(events: Sequence[Event]) -> float:

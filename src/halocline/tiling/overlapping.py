@@ -49,7 +49,7 @@ def overlap(policy: Policy) -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class SplitOutputs:
     """The outputs of one rank: all of them from the tile alone, then the seams from what has arrived, too."""
 
     alone: Geometry
@@ -58,7 +58,7 @@ class Split:
 
 
 @lru_cache(maxsize=4096)
-def split(where: Geometry, reaches: tuple[Reach, ...]) -> Split | None:
+def split(where: Geometry, reaches: tuple[Reach, ...]) -> SplitOutputs | None:
     """How an operator's outputs split, or None where the tile alone does not give outputs in the right places."""
     spec = where.source
     if not where.exchange or where.empty or spec.held != spec.box or not all(isinstance(r, Window) for r in reaches):
@@ -87,7 +87,7 @@ def split(where: Geometry, reaches: tuple[Reach, ...]) -> Split | None:
             if interval[0] < interval[1]:
                 seams.append((*right[:d], interval, *where.out_box[d + 1 :]))
     alone = replace(where, padding=tuple(padding), padded=spec.box, in_box=spec.box)
-    return Split(alone, tuple(_seam(where, reaches, seam) for seam in seams))
+    return SplitOutputs(alone, tuple(_seam(where, reaches, seam) for seam in seams))
 
 
 def _seam(where: Geometry, reaches: tuple[Reach, ...], out: Box) -> Geometry:
@@ -96,7 +96,7 @@ def _seam(where: Geometry, reaches: tuple[Reach, ...], out: Box) -> Geometry:
 
 
 @dataclass
-class Trial:
+class OverlapTrial:
     """The times of an operator both ways, on one geometry, until one of them has won."""
 
     seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
@@ -116,15 +116,15 @@ class Trial:
             self.winner = min(self.seconds[1][1:]) < min(self.seconds[0][1:])
 
 
-def worth_trying(way: Split) -> bool:
+def worth_trying(way: SplitOutputs) -> bool:
     """Whether `auto` should measure this split at all: little must be computed twice."""
     again, outputs = sum(prod(shape(s.out_box)) for s in way.seams), prod(shape(way.alone.out_box))
     return 2 * again <= outputs
 
 
-def trial(where: Geometry, key: tuple[Any, ...]) -> Trial:
+def trial(where: Geometry, key: tuple[Any, ...]) -> OverlapTrial:
     """The trial of an operator; it lives as long as the group's exchanger."""
-    return where.source.exchanger.trials.setdefault((where, *key), Trial())
+    return where.source.exchanger.trials.setdefault((where, *key), OverlapTrial())
 
 
 def now(tensor: Tensor) -> float:

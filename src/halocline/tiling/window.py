@@ -24,7 +24,7 @@ from halocline.tiling.function import Function
 from halocline.tiling.geometry import Geometry, geometry
 from halocline.tiling.halo import assembly, halo_route
 from halocline.tiling.local_operator import Grads, Indexed, LocalOperator
-from halocline.tiling.overlapping import POLICY, Policy, Split, now, split, trial, worth_trying
+from halocline.tiling.overlapping import POLICY, Policy, SplitOutputs, now, split, trial, worth_trying
 from halocline.tiling.plain import wanted
 from halocline.tiling.route import Route, index
 from halocline.tiling.spec import TileSpec
@@ -84,7 +84,9 @@ class Task:
     policy: Policy
 
 
-def _compute(task: Task, source: Tensor, params: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor], Split | None]:
+def _compute(
+    task: Task, source: Tensor, params: Sequence[Tensor | None]
+) -> tuple[Tensor, list[Tensor], SplitOutputs | None]:
     """The output over `out_box`, the strips that were received for it, and the split if it was computed in parts."""
     where = task.where
     way = halo_route(where)
@@ -298,7 +300,7 @@ def _backward(
 
 def _backward_in_parts(
     task: Task,
-    parts: Split,
+    parts: SplitOutputs,
     grad: Tensor,
     source: Tensor,
     strips: Sequence[Tensor],

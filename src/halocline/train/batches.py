@@ -14,8 +14,8 @@ import torch
 from halocline.data.dataset import Dataset, Spec
 from halocline.data.loader import Loader, Piece, Step
 from halocline.data.sampler import Sampler
+from halocline.runtime.boundary.patchwork import Patchwork
 from halocline.runtime.engine import Engine
-from halocline.runtime.patchwork import Patchwork
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from halocline.runtime.engine import Engine
-from halocline.runtime.world import World
-from halocline.train.agreement import gathered, raise_alike
+from halocline.runtime.processes.agreement import gathered, raise_alike
+from halocline.runtime.processes.world import World
 from halocline.train.holdings import Holding, holdings, optimizer_of
-from halocline.train.manifest import NAME, RANDOM, Damaged, Manifest, Place
+from halocline.train.manifest import NAME, RANDOM, Damaged, Manifest, TensorEntry
 from halocline.train.tensor_file import Heading, digest_of, order, sync_directory, write
 
 PREFIX = "step-"
@@ -120,7 +120,7 @@ def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if part["tensors"]:
             fields["files"][part["file"]] = part["written"]
         for name, (shape, dtype) in part["tensors"].items():
-            fields["tensors"].setdefault(name, Place(part["file"], tuple(shape), dtype))
+            fields["tensors"].setdefault(name, TensorEntry(part["file"], tuple(shape), dtype))
         fields["aliases"] |= part["aliases"]
         for name, numbers in part["numbers"].items():
             fields["numbers"].setdefault(name, {}).update(numbers)

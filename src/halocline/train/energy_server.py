@@ -9,8 +9,8 @@ from pathlib import Path
 
 from halocline.energy.client import Client, RankClient, ServerGone, ServerRefused
 from halocline.plan.plan import Plan
-from halocline.runtime.world import World
-from halocline.train.agreement import gathered
+from halocline.runtime.processes.agreement import gathered
+from halocline.runtime.processes.world import World
 from halocline.train.config import Config
 
 

@@ -22,18 +22,18 @@ from halocline.energy.device.marks import Marks, TimeMarks
 from halocline.energy.device.meter import Clock, Meter
 from halocline.energy.profile.attribution import Estimate
 from halocline.energy.profile.files import PROFILE, write_profile
-from halocline.energy.profile.sampler import Sampler
+from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.sweep import Report, Sweep, SweepPlayer
 from halocline.energy.profile.timing_csv import TimingCsv
-from halocline.energy.profile.window import Measured
+from halocline.energy.profile.window import Measurement
 from halocline.energy.server_player import ServerPlayer
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.window_log import WindowLog
 from halocline.plan.plan import Plan
-from halocline.runtime.world import World
+from halocline.runtime.processes.agreement import gathered
+from halocline.runtime.processes.world import World
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import Instruction
-from halocline.train.agreement import gathered
 from halocline.train.config import Config
 from halocline.train.cuda_marks import CudaMarks
 from halocline.train.energy_server import Connection
@@ -111,7 +111,7 @@ class Equipment:
             listeners.append(playing)
         if config.export_timing_csv:
             listeners.append(TimingCsv(self._directory, self._world.rank, meter=name, say=self._say))
-        sampler = Sampler(device) if device is not None else None
+        sampler = CounterWatch(device) if device is not None else None
         return Controller(row, self._marks(), sampler=sampler, clock=clock, player=player, listeners=listeners)
 
     def _from_server(self, row: Sequence[Instruction], frequencies: Sequence[int]) -> ServerPlayer:
@@ -163,7 +163,7 @@ def _read(words: list[Any]) -> Report:
     rows, blocking, stuck = words
     return Report(
         [
-            Measured(stage, kind, frequency, Estimate(*time), Estimate(*energy) if energy else None)
+            Measurement(stage, kind, frequency, Estimate(*time), Estimate(*energy) if energy else None)
             for stage, kind, frequency, time, energy in rows
         ],
         Estimate(*blocking) if blocking else None,

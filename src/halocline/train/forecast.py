@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from halocline.models.count import Count, count
-from halocline.models.work import Work, work
+from halocline.models.work import LayerWork, work
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.plan.stage import PARAMETERS
@@ -74,7 +74,7 @@ def forecast(config: Config) -> Forecast:
     check_divisible(Layout(plan), named_layers(model.layers))
     try:
         with as_it_was(model):
-            done: tuple[Work, ...] | None = work(model, plan.image)
+            done: tuple[LayerWork, ...] | None = work(model, plan.image)
         size = count(model, None if plan.image is None else (plan.image[0], plan.image[1]))
     except ValueError:  # a layer that cannot be run without data: the plan can still be proved and drawn
         done, size = None, count(model, activations=False)
@@ -110,7 +110,7 @@ def _samples(plan: Plan) -> float:
     return plan.batch / plan.microbatches
 
 
-def _costs(config: Config, plan: Plan, done: Sequence[Work], size: Count) -> Costs:
+def _costs(config: Config, plan: Plan, done: Sequence[LayerWork], size: Count) -> Costs:
     """Of each rank of each stage. Tensor-parallel ranks' activations count whole, though parts of them are divided."""
     samples = _samples(plan)
     forward, activations, boundaries, weights = [], [], [], []

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from halocline.runtime.engine import Engine
-from halocline.runtime.shard import divided_buffers, whole
+from halocline.runtime.parallel.shard import divided_buffers, whole
 from halocline.train.manifest import OPTIMIZER
 
 

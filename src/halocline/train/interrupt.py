@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from halocline.runtime.world import World
+from halocline.runtime.processes.world import World
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXIT_CODE = 130

@@ -25,7 +25,7 @@ class Damaged(ValueError):
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorEntry:
     """Where a tensor lies and what it is."""
 
     file: str
@@ -41,7 +41,7 @@ class Manifest:
     """Optimizer steps taken."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     """File -> its sha256 and bytes."""
-    tensors: dict[str, Place] = field(default_factory=dict)
+    tensors: dict[str, TensorEntry] = field(default_factory=dict)
     """By the names of the one-device model; `optimizer.` in front of what belongs to the optimizer."""
     aliases: dict[str, str] = field(default_factory=dict)
     """Names of the one-device model for a tensor that is kept under another: tied weights."""
@@ -57,7 +57,7 @@ class Manifest:
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
-    def model(self) -> dict[str, Place]:
+    def model(self) -> dict[str, TensorEntry]:
         """The tensors of the model alone."""
         return {n: p for n, p in self.tensors.items() if not n.startswith(OPTIMIZER) and n != RANDOM}
 
@@ -86,7 +86,9 @@ class Manifest:
             raise ValueError(f"{path} has format {form} and this version reads {FORMAT}: use the version that wrote it")
         if seal != _seal({"format": form, **body}):
             raise Damaged(f"{path} is damaged: its SHA-256 is not the one it says")
-        places = {name: Place(p["file"], tuple(p["shape"]), p["dtype"]) for name, p in body.pop("tensors").items()}
+        places = {
+            name: TensorEntry(p["file"], tuple(p["shape"]), p["dtype"]) for name, p in body.pop("tensors").items()
+        }
         found = cls(tensors=places, **body)
         for file in found.files:
             if Path(file).name != file:

@@ -39,7 +39,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Standing:
     """What is shown after a step."""
 
     step: int
@@ -86,7 +86,7 @@ class Reading:
 class Progress(Protocol):
     """Where progress is shown."""
 
-    def show(self, reading: Reading) -> None: ...
+    def show(self, reading: Standing) -> None: ...
 
     def say(self, text: str) -> None: ...
 
@@ -107,7 +107,7 @@ def progress(rank: int, verbose: bool = False) -> Progress:
 class Silent(Progress):
     """For all ranks but the first."""
 
-    def show(self, reading: Reading) -> None:
+    def show(self, reading: Standing) -> None:
         return None
 
     def say(self, text: str) -> None:
@@ -124,7 +124,7 @@ class Lines(Progress):
         self.every, self.file, self.verbose = every, file, verbose
         self._last = -every
 
-    def show(self, reading: Reading) -> None:
+    def show(self, reading: Standing) -> None:
         now = time.monotonic()
         if self.verbose or now - self._last >= self.every or reading.step == reading.total:
             self._last = now
@@ -156,7 +156,7 @@ class Bar(Progress):
         self._verbose = verbose
         self._task: Any = None
 
-    def show(self, reading: Reading) -> None:
+    def show(self, reading: Standing) -> None:
         if self._task is None:
             self._bar.start()
             total = None if reading.endless else reading.total

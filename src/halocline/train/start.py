@@ -23,12 +23,12 @@ import torch
 
 from halocline.data.loader import lost_worker
 from halocline.plan.plan import Plan
-from halocline.runtime.environment import detect
-from halocline.runtime.finite import NotFinite
-from halocline.runtime.launch import RankFailed, join, run_local
-from halocline.runtime.lost import PeerLost
-from halocline.runtime.nodes import Nodes
-from halocline.runtime.shortage import OutOfMemory
+from halocline.runtime.guards.finite import NotFinite
+from halocline.runtime.guards.shortage import OutOfMemory
+from halocline.runtime.processes.environment import detect
+from halocline.runtime.processes.launch import RankFailed, join, run_local
+from halocline.runtime.processes.lost import PeerLost
+from halocline.runtime.processes.nodes import Nodes
 from halocline.train.checkpoint import name_of
 from halocline.train.config import Config
 from halocline.train.interrupt import EXIT_CODE, SIGNALS, deaf

@@ -24,11 +24,11 @@ from halocline.models import hf
 from halocline.models.model import Model
 from halocline.plan.plan import Plan
 from halocline.runtime.engine import Engine, StepResult
-from halocline.runtime.launch import join
-from halocline.runtime.launch import stop as tell
-from halocline.runtime.world import World
+from halocline.runtime.processes.agreement import gathered, raise_alike
+from halocline.runtime.processes.launch import join
+from halocline.runtime.processes.launch import stop as tell
+from halocline.runtime.processes.world import World
 from halocline.train import checkpoint as checkpoints
-from halocline.train.agreement import gathered, raise_alike
 from halocline.train.batches import Batches, Work
 from halocline.train.config import Config
 from halocline.train.datasets import open_datasets, with_samples
@@ -39,7 +39,7 @@ from halocline.train.interrupt import Interrupt
 from halocline.train.metrics import EVALUATION, STEP, Metrics
 from halocline.train.optimizers import LearningRate, OptimizerMaker, set_learning_rate
 from halocline.train.planning import model_of, plan_of, with_batch
-from halocline.train.progress import Progress, Reading, Speed, progress, score_words
+from halocline.train.progress import Progress, Speed, Standing, progress, score_words
 from halocline.train.pytorch_trace import PytorchTrace
 from halocline.train.restoring import restore, restore_weights
 from halocline.train.run_directory import Beginning, RunDirectory, beginning, versions
@@ -165,7 +165,7 @@ class Trainer:
         metrics.write(STEP, self.engine.steps, **facts)
         left = (self.total - self.engine.steps) * self.speed.seconds_per_step
         now = self.engine.steps, self.total, work.epoch, result.loss
-        self.progress.show(Reading(*now, speed, unit, memory, left, self.scores, result.samples, seconds))
+        self.progress.show(Standing(*now, speed, unit, memory, left, self.scores, result.samples, seconds))
 
     def _memory(self) -> int:
         """The most bytes this process has held: of its GPU if it has one."""

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from halocline.models.model import MASKED, SPANS, Model, make
 from halocline.plan.plan import Plan
 from halocline.runtime.engine import Engine
-from halocline.runtime.launch import RankFailed, join, run_local
 from halocline.runtime.layers import one_device, own_randomness
-from halocline.runtime.lost import PeerLost
-from halocline.runtime.misread_norms import MisreadNorms
+from halocline.runtime.processes.launch import RankFailed, join, run_local
+from halocline.runtime.processes.lost import PeerLost
+from halocline.runtime.proof.misread_norms import MisreadNorms
+from halocline.runtime.proof.verify import Differences, Reference, between, compare, reference
+from halocline.runtime.proof.written_norms import written_norms
 from halocline.runtime.stage import Loss
-from halocline.runtime.verify import Differences, Reference, between, compare, reference
-from halocline.runtime.written_norms import written_norms
 
 LOSSES: dict[str, Loss] = {"cross-entropy": F.cross_entropy, "mse": F.mse_loss}
 IGNORED = -100

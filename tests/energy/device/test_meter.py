@@ -15,7 +15,7 @@ from halocline.energy.device.devices import open_device
 from halocline.energy.device.meter import Clock, ClockRefused, Meter, NoMeter
 from halocline.energy.device.nvml import Nvml, refused
 from halocline.energy.device.zeus_device import ZeusGpu, chip_millijoules, open_zeus
-from halocline.energy.profile.sampler import Sampler
+from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
 from halocline.schedule import generate
@@ -163,7 +163,7 @@ class Ticking:
 
 def test_the_sampler_sees_every_advance() -> None:
     meter: Meter = Ticking()
-    sampler = Sampler(meter, interval=0.002)
+    sampler = CounterWatch(meter, interval=0.002)
     found: list[Any] = []
     end = time.monotonic() + 300
     while len(found) < 3 and time.monotonic() < end:

@@ -19,7 +19,7 @@ from halocline.energy.device.clock import GuardedClock
 from halocline.energy.device.marks import TimeMarks
 from halocline.energy.profile.files import ERRORS, write_profile
 from halocline.energy.profile.offline import Missing, derive
-from halocline.energy.profile.sampler import Sampler
+from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.sweep import Report, Sweep, SweepPlayer
 from halocline.energy.profile.table import ProfileTable
 from halocline.energy.profile.timing_csv import TimingCsv
@@ -70,7 +70,7 @@ def swept(plan: Plan, directory: Path, **options: Any) -> list[Sweep]:
         controller = Controller(
             schedule.ranks[rank],
             TimeMarks(device.time),
-            sampler=Sampler(device),
+            sampler=CounterWatch(device),
             clock=clock,
             player=player,
             listeners=[player, files],

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from halocline.energy.controller import Controller, Step
+from halocline.energy.controller import Controller, DeviceStep
 from halocline.energy.device.marks import TimeMarks
 from halocline.energy.device.meter import Reading
-from halocline.energy.profile.sampler import Sampler
+from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.span import Span
 from halocline.energy.profile.timing_csv import TimingCsv, energy_file, instructions_file, meter_name
 from halocline.energy.profile.timing_files import ranks_in, read_energy, read_instructions
@@ -34,7 +34,7 @@ def written(directory: Path, plan: Plan, steps: int = 2, meter: bool = True) -> 
         Controller(
             schedule.ranks[rank],
             TimeMarks(device.time),
-            sampler=Sampler(device) if meter else None,
+            sampler=CounterWatch(device) if meter else None,
             listeners=[TimingCsv(directory, rank, meter=device.name if meter else None)],
         )
         for rank, device in enumerate(devices)
@@ -83,7 +83,7 @@ def test_without_a_meter_the_header_stands_alone_and_it_is_said_once(tmp_path: P
     said: list[str] = []
     file = TimingCsv(tmp_path, 0, meter=None, say=said.append)
     file.span(Span(Instruction("forward", 0, 0, 0), 1.0, 2.0))
-    file.step(Step(0, 1.0, 2.0, (), ()))
+    file.step(DeviceStep(0, 1.0, 2.0, (), ()))
     file.close()
     assert energy_file(tmp_path, 0).read_text() == "time,energy\n"
     assert len(said) == 1 and "there is no energy meter here" in said[0]

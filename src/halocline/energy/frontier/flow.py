@@ -52,10 +52,10 @@ class Vertex(NamedTuple):
 
 def vertices(network: Network) -> Iterator[Vertex]:
     """The frontier's corners, from the cheapest to the fastest."""
-    yield from _Run(network).vertices()
+    yield from _Search(network).vertices()
 
 
-class _Run:
+class _Search:
     """The state of one solution: moments, and of each arc its flow and its pieces next to that flow."""
 
     def __init__(self, network: Network) -> None:

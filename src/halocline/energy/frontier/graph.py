@@ -25,7 +25,7 @@ from halocline.schedule.instruction import (
 from halocline.schedule.walk import walk
 
 
-class Operation(NamedTuple):
+class Node(NamedTuple):
     """A node of the graph."""
 
     instruction: Instruction
@@ -49,7 +49,7 @@ class Edge(NamedTuple):
 class Graph:
     """Operations in an order in which they can run, and what waits for what."""
 
-    operations: tuple[Operation, ...]
+    operations: tuple[Node, ...]
     edges: tuple[Edge, ...]
     rows: tuple[tuple[int, ...], ...]
     """For each rank, its operations in the order of its list."""
@@ -67,7 +67,7 @@ class _Reading:
         ranks = range(len(schedule.ranks))
         self.schedule = schedule
         self.recomputed = {row for rank in schedule.ranks for row in rank if row.kind == RECOMPUTE}
-        self.operations: list[Operation] = []
+        self.operations: list[Node] = []
         self.edges: dict[tuple[int, int], bool] = {}
         self.rows: list[list[int]] = [[] for _ in ranks]
         self.last: list[int | None] = [None for _ in ranks]
@@ -95,7 +95,7 @@ class _Reading:
             and self.schedule.plan.stages[stage].recompute
             and instruction._replace(kind=RECOMPUTE) not in self.recomputed
         )
-        number = self._add(Operation(instruction, team, rebuilds))
+        number = self._add(Node(instruction, team, rebuilds))
         for rank in team:
             self._wait(self.last[rank], number)
             self.last[rank] = number
@@ -112,7 +112,7 @@ class _Reading:
             self.arriving.setdefault((what, pipe, consumer, microbatch), []).append(sender)
 
     def _reduce(self, instruction: Instruction, ranks: tuple[int, ...]) -> None:
-        number = self._add(Operation(instruction, ranks, alone=self._is_last(instruction, ranks)))
+        number = self._add(Node(instruction, ranks, alone=self._is_last(instruction, ranks)))
         for rank in ranks:
             self._wait(self.last[rank], number)
             self._wait(self.reduced[rank], number)
@@ -126,7 +126,7 @@ class _Reading:
                 return False
         return True
 
-    def _add(self, operation: Operation) -> int:
+    def _add(self, operation: Node) -> int:
         number = len(self.operations)
         self.operations.append(operation)
         for rank in operation.ranks:

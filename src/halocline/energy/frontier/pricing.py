@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from halocline.energy.frontier.choices import Choice, Choices, Menu
 from halocline.energy.frontier.curve import TICKS, Curve, hull, ticks_of
 from halocline.energy.frontier.exponential import candidates, exponential, units
-from halocline.energy.frontier.graph import Operation, graph_of
+from halocline.energy.frontier.graph import Node, graph_of
 from halocline.energy.frontier.rounding import Pick, Rounder, Steps, pick_of, steps_of
 from halocline.energy.profile.table import ProfileTable
 from halocline.schedule.instruction import REDUCE, Schedule
@@ -83,7 +83,7 @@ class Pricing:
 
     # -- prices ----------------------------------------------------------------------------------------------------
 
-    def _price(self, operation: Operation) -> tuple[Choices, Curve, Steps]:
+    def _price(self, operation: Node) -> tuple[Choices, Curve, Steps]:
         instruction, ranks, rebuilds, alone = operation
         key = (instruction.kind, instruction.stage, rebuilds, len(ranks), alone)
         if key not in self._priced:
@@ -98,11 +98,11 @@ class Pricing:
             self._priced[key] = choices, curve, steps_of(choices, count, power)
         return self._priced[key]
 
-    def _power(self, operation: Operation) -> float:
+    def _power(self, operation: Node) -> float:
         """What its ranks would take otherwise: nothing is saved by an operation beside which they compute."""
         return self.blocking_power if operation.alone else 0.0
 
-    def _pick(self, operation: Operation, choice: Choice) -> Pick:
+    def _pick(self, operation: Node, choice: Choice) -> Pick:
         return pick_of(choice, len(operation.ranks) * self.replicas, self._power(operation))
 
     def _clocked_row(self, row: tuple[int, ...]) -> tuple[list[int], list[str]]:

@@ -13,7 +13,7 @@ INTERVAL = 0.01
 """Seconds between two looks: a tenth of the time between advances of NVML's counter."""
 
 
-class Sampler:
+class CounterWatch:
     """Watches a meter until it is closed."""
 
     def __init__(self, meter: Meter, interval: float = INTERVAL) -> None:

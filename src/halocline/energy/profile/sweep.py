@@ -7,19 +7,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from halocline.energy.controller import Frequencies, Step
+from halocline.energy.controller import DeviceStep, Frequencies
 from halocline.energy.profile.attribution import Estimate
 from halocline.energy.profile.descent import Descent
 from halocline.energy.profile.files import Found
 from halocline.energy.profile.span import Span
-from halocline.energy.profile.window import Measured, Window
+from halocline.energy.profile.window import Measurement, StepWindow
 from halocline.schedule.instruction import COMPUTE, Instruction
 
 
 class Report(NamedTuple):
     """What a rank found in a window."""
 
-    rows: list[Measured]
+    rows: list[Measurement]
     blocking: Estimate | None
     """Watts while waiting."""
     stuck: int | None = None
@@ -94,7 +94,7 @@ class SweepPlayer:
         self.sweep = sweep
         self._stages = [i.stage for i in instructions if i.kind in COMPUTE]
         self._steps, self._settle, self._exchange = steps, settle, exchange
-        self._window = Window()
+        self._window = StepWindow()
         self._left = steps + max(settle, warmup)
 
     def play(self, step: int) -> Frequencies | None:
@@ -110,7 +110,7 @@ class SweepPlayer:
     def span(self, span: Span) -> None:
         """Steps are enough."""
 
-    def step(self, step: Step) -> None:
+    def step(self, step: DeviceStep) -> None:
         self._left -= 1
         self._window.add(step, self._left < self._steps)
 
@@ -118,7 +118,7 @@ class SweepPlayer:
         """The sweep keeps what it saw."""
 
 
-def _team(rows: Sequence[Measured]) -> tuple[Estimate, Estimate]:
+def _team(rows: Sequence[Measurement]) -> tuple[Estimate, Estimate]:
     """The ranks of a team take as long as the slowest; energy is the mean of theirs."""
     energies = [row.energy for row in rows if row.energy is not None]
     if not energies:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from halocline.energy.controller import BATCH_INPUT, Step
+from halocline.energy.controller import BATCH_INPUT, DeviceStep
 from halocline.energy.profile.span import Span
 from halocline.schedule.instruction import (
     BACKWARD,
@@ -80,7 +80,7 @@ class TimingCsv:
         name = NAMES[instruction.kind]
         self._instructions.write(f"{name},{start:.6f},{end:.6f},{stage},{microbatch},{clock}\n".encode())
 
-    def step(self, step: Step) -> None:
+    def step(self, step: DeviceStep) -> None:
         for time, energy in step.readings:
             self._energy.write(f"{time:.6f},{energy:.3f}\n".encode())
 

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from halocline.energy.controller import Step
+from halocline.energy.controller import DeviceStep
 from halocline.energy.device.meter import Reading
 from halocline.energy.profile.attribution import WAITING, Attribution, Estimate, energy_at, mean
 from halocline.energy.profile.span import Load, Span, load
 from halocline.schedule.instruction import COMPUTE
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """What one run of an instruction takes, on one rank."""
 
     stage: int
@@ -27,15 +27,15 @@ class Measured(NamedTuple):
 
 
 @dataclass
-class Window:
+class StepWindow:
     """Collects the steps of a window. The attribution may know more windows than this one."""
 
     attribution: Attribution = field(default_factory=Attribution)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[DeviceStep] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     """From the last advance before the window on."""
 
-    def add(self, step: Step, counts: bool = True) -> None:
+    def add(self, step: DeviceStep, counts: bool = True) -> None:
         """One more step; it teaches the attribution also where it does not count for the window."""
         self.attribution.add(step.begin, step.end, step.spans, step.readings)
         self.readings.extend(step.readings)
@@ -63,7 +63,7 @@ class Window:
         """Watts while waiting; None where the device was never seen to wait."""
         return self.attribution.powers().get(WAITING) if self.attribution.waited > 0 else None
 
-    def measured(self) -> list[Measured]:
+    def measured(self) -> list[Measurement]:
         """What each computation took, by stage, kind and frequency."""
         powers = self.attribution.powers()
         seconds: dict[Load, list[float]] = {}
@@ -72,7 +72,7 @@ class Window:
         found = []
         for name, values in seconds.items():
             time = mean(values)
-            found.append(Measured(*name, time, powers[name].at_least(0.0).times(time) if powers else None))
+            found.append(Measurement(*name, time, powers[name].at_least(0.0).times(time) if powers else None))
         return found
 
     def breakdown(self, named: dict[int, str]) -> tuple[dict[str, list[list[float]]], dict[str, list[list[float]]]]:

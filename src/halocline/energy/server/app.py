@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from halocline.energy.server.jobs import Jobs
 from halocline.energy.server.limits import App, Doorkeeper
-from halocline.energy.server.metrics import TYPE, Metrics
+from halocline.energy.server.metrics import TYPE, ServerMetrics
 from halocline.energy.server.refusal import Refusal
 from halocline.energy.server.settings import SCHEDULERS, Settings
 from halocline.energy.server.store import Store, StoreFailed
@@ -33,7 +33,7 @@ _POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inlin
 
 def make_app(settings: Settings, data: Path) -> App:
     """The whole server, as an ASGI application that keeps everything in the file `data`."""
-    store, metrics = Store(data), Metrics()
+    store, metrics = Store(data), ServerMetrics()
     jobs = Jobs(store, settings)
     jobs.restore()
 
@@ -90,7 +90,7 @@ def _add_wire(app: FastAPI, jobs: Jobs) -> None:
     app.add_route("/straggler/{job}", straggler, methods=["POST"])
 
 
-def _add_views(app: FastAPI, jobs: Jobs, store: Store, metrics: Metrics, settings: Settings) -> None:
+def _add_views(app: FastAPI, jobs: Jobs, store: Store, metrics: ServerMetrics, settings: Settings) -> None:
     """What people and machines look at."""
 
     async def info(request: Request) -> Response:

@@ -22,7 +22,7 @@ from typing import Any
 from halocline.energy.seat import Seat
 from halocline.energy.server.digest import Digest, digest
 from halocline.energy.server.gate import Gate
-from halocline.energy.server.measured import Measured
+from halocline.energy.server.measured import RoundLog
 from halocline.energy.server.rate import Rates
 from halocline.energy.server.refusal import Refusal
 from halocline.energy.server.schedulers import Roster, Scheduler, make_scheduler
@@ -51,7 +51,7 @@ class Job:
         self.turn: Turn | None = None
         self.notice: Notice | None = None
         self.reports = 0
-        self.measured = Measured(plan)
+        self.measured = RoundLog(plan)
         self.solve_seconds = 0.0
         self._layout = Layout(plan)
         self.world_size = self._layout.world_size

@@ -13,7 +13,7 @@ from halocline.energy.server.job import Job
 from halocline.energy.server.refusal import Refusal, unknown_job
 from halocline.energy.server.settings import SCHEDULERS, Settings
 from halocline.energy.server.store import Store
-from halocline.energy.server.wire import LONGEST_PLAN, JobInfo, Sweep
+from halocline.energy.server.wire import LONGEST_PLAN, JobInfo, SweepMessage
 from halocline.plan.plan import Plan
 
 _MOST_WORK = 1_000_000
@@ -79,7 +79,7 @@ class Jobs:
                 "scheduler": info.scheduler or settings.scheduler,
                 "blocking_power": settings.blocking_power if info.blocking_power is None else info.blocking_power,
                 "sweep": info.sweep
-                or Sweep(
+                or SweepMessage(
                     lowest_frequency=settings.lowest_frequency, stride=settings.stride, patience=settings.patience
                 ),
             }

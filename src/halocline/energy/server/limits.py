@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from halocline.energy.server.metrics import Metrics
+from halocline.energy.server.metrics import ServerMetrics
 from halocline.energy.server.rate import Rates
 from halocline.energy.server.refusal import Refusal
 from halocline.energy.server.settings import Settings
@@ -50,7 +50,7 @@ _LOG = logging.getLogger("halocline.energy.server")
 class Doorkeeper:
     """An ASGI application around another."""
 
-    def __init__(self, app: App, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: App, settings: Settings, metrics: ServerMetrics) -> None:
         self._app, self._metrics = app, metrics
         self._token = settings.token.encode() if settings.token else None
         self._body_limit = settings.body_limit

@@ -33,7 +33,7 @@ class Round:
         return sum(energy for _, energy, _ in self.ranks.values())
 
 
-class Measured:
+class RoundLog:
     """The first round, all at the highest frequency, and the latest ones."""
 
     def __init__(self, plan: Plan) -> None:

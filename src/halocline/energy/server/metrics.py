@@ -13,7 +13,7 @@ _BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _PREFIX = "halocline_energy_"
 
 
-class Metrics:
+class ServerMetrics:
     """Counts since the start of the server."""
 
     def __init__(self) -> None:

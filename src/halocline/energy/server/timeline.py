@@ -17,7 +17,7 @@ NOMINAL = "nominal"
 """The note of a profile that nobody measured."""
 
 
-class Bar(NamedTuple):
+class TimelineBar(NamedTuple):
     """One computation of one rank."""
 
     rank: int
@@ -33,7 +33,7 @@ class Bar(NamedTuple):
 class Timeline:
     """One iteration of one replica."""
 
-    bars: tuple[Bar, ...]
+    bars: tuple[TimelineBar, ...]
     time: float
     nominal: bool
     """Whether its durations were not measured and show the order only."""
@@ -74,7 +74,7 @@ class Draftsman:
     def of(self, frequencies: Sequence[Sequence[tuple[str, int]]]) -> Timeline:
         """A plan's: for each local rank its computations in order, with their frequencies."""
         rows = [iter(row) for row in frequencies]
-        bars: list[Bar] = []
+        bars: list[TimelineBar] = []
         ends: list[float] = []
         for operation, before in zip(self._graph.operations, self._before):
             kind, _, stage, microbatch, _, _ = operation.instruction
@@ -86,5 +86,5 @@ class Draftsman:
             wanted = max([next(rows[rank])[1] for rank in operation.ranks])
             chosen = min(choices, key=lambda choice: abs(choice.frequency - wanted))
             ends.append(start + chosen.time)
-            bars += [Bar(rank, kind, stage, microbatch, start, ends[-1], wanted) for rank in operation.ranks]
+            bars += [TimelineBar(rank, kind, stage, microbatch, start, ends[-1], wanted) for rank in operation.ranks]
         return Timeline(tuple(bars), max(ends, default=0.0), self._nominal)

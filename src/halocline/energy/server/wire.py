@@ -28,7 +28,7 @@ class Message(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class Sweep(Message):
+class SweepMessage(Message):
     """How the profiler goes down the frequencies, as in the settings of those names."""
 
     lowest_frequency: Annotated[int, Field(ge=0)]
@@ -54,7 +54,7 @@ class JobInfo(Message):
     """Beyond: watts of a rank that waits."""
     scheduler: Annotated[str, Field(max_length=64)] | None = None
     """Beyond: another scheduler than the server's own."""
-    sweep: Sweep | None = None
+    sweep: SweepMessage | None = None
     """Beyond: another sweep than the server's own."""
 
     @model_validator(mode="after")

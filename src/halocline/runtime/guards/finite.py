@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from halocline.runtime.executor import Executor
-from halocline.runtime.shard import shard
+from halocline.runtime.parallel.shard import shard
 from halocline.runtime.step_work import StepWork
 from halocline.schedule.instruction import FORWARD
 from halocline.tiling.tensor import TileTensor

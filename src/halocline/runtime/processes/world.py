@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from halocline.runtime.logbook import Logbook
-from halocline.runtime.lost import PeerLost, is_lost
+from halocline.runtime.processes.logbook import Logbook
+from halocline.runtime.processes.lost import PeerLost, is_lost
+from halocline.runtime.processes.watch import Watch
 from halocline.runtime.transports import Handle, Transport, make
-from halocline.runtime.watch import Watch
 from halocline.tiling.exchanger import Exchanger, exchanger_for
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from halocline.plan.layout import Layout
-from halocline.runtime.relay import heard, store
-from halocline.runtime.world import World
+from halocline.runtime.boundary.relay import heard, store
+from halocline.runtime.processes.world import World
 
 
 class Reached:

@@ -22,8 +22,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from halocline.runtime.common import Common
-from halocline.runtime.read_statistics import reading, unread
+from halocline.runtime.guards.common import Common
+from halocline.runtime.guards.read_statistics import reading, unread
 from halocline.tiling.untouched import STATES, Holder, content_of, holders, same_state, told_of_iterators
 
 Layers = Sequence[tuple[str, nn.Module]]

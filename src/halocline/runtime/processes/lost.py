@@ -17,7 +17,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True)
-class Loss:
+class LostRank:
     """A rank that ended before its time."""
 
     rank: int
@@ -45,5 +45,5 @@ class Loss:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Loss:
+    def from_json(cls, text: str | bytes) -> LostRank:
         return cls(**json.loads(text))

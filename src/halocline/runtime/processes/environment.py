@@ -57,7 +57,7 @@ LAUNCHERS = (
 
 
 @dataclass(frozen=True)
-class Place:
+class LauncherRank:
     """This process among those that were started together."""
 
     launcher: str
@@ -80,7 +80,7 @@ def command(launcher: str, processes: int) -> str:
     return found.command.format(n=processes)
 
 
-def detect(environ: Mapping[str, str] | None = None) -> Place | None:
+def detect(environ: Mapping[str, str] | None = None) -> LauncherRank | None:
     """What the environment says; None if no launcher started this process."""
     env = os.environ if environ is None else environ
     found = [names for names in LAUNCHERS if names.rank in env and names.size in env]
@@ -112,7 +112,7 @@ def detect(environ: Mapping[str, str] | None = None) -> Place | None:
         local_size = _slurm_tasks_here(env, size)
     address = _address(env, first.launcher, size, local_size)
     directory = env.get(RUN_DIRECTORY)
-    return Place(
+    return LauncherRank(
         first.launcher,
         rank,
         size,

@@ -16,7 +16,7 @@ from torch import nn
 
 from halocline.plan.plan import Plan
 from halocline.runtime.layers import Layer, build
-from halocline.runtime.statistics import tracked
+from halocline.runtime.parallel.statistics import tracked
 from halocline.tiling.untouched import holders
 
 Named = list[tuple[str, Layer]]

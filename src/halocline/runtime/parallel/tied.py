@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.runtime.layers import Layer
-from halocline.runtime.shard import give_gradient, is_sharded, settle, shard, span, split_dim
-from halocline.runtime.world import World
+from halocline.runtime.parallel.shard import give_gradient, is_sharded, settle, shard, span, split_dim
+from halocline.runtime.processes.world import World
 
 Pairs = Iterable[tuple[str, str]]
 Modules = Mapping[int, Sequence[tuple[str, nn.Module]]]

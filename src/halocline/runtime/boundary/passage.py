@@ -11,7 +11,7 @@ from math import prod
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
-from halocline.runtime.boundary import Crossing, Piece, pack, packed_size, pieces, unpack, wanted
+from halocline.runtime.boundary.crossing import Crossing, Piece, pack, packed_size, pieces, unpack, wanted
 from halocline.runtime.stage import StageRunner
 from halocline.tiling.boxes import Box, shape
 

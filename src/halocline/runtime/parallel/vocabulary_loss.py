@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from halocline.runtime.shard import span
-from halocline.runtime.shortage import is_shortage
-from halocline.runtime.tensor_parallel import gathered
+from halocline.runtime.guards.shortage import is_shortage
+from halocline.runtime.parallel.shard import span
+from halocline.runtime.parallel.tensor_parallel import gathered
 
 _CALL = inspect.signature(F.cross_entropy)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from halocline.runtime.shard import shard
+from halocline.runtime.parallel.shard import shard
 
 
 def divided(whole: torch.optim.Optimizer, group: Any) -> torch.optim.Optimizer:

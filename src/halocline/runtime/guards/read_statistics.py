@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from halocline.runtime.statistics import plain, tracked
+from halocline.runtime.parallel.statistics import plain, tracked
 from halocline.tiling.randomness import kept_randomness
 from halocline.tiling.untouched import untouched
 

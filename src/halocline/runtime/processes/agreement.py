@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from halocline.runtime.world import World
+from halocline.runtime.processes.world import World
 
 
 def gathered(world: World, value: Any) -> list[Any]:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from halocline.plan.layout import Layout
 from halocline.plan.stage import PARAMETERS
-from halocline.runtime.world import World
+from halocline.runtime.processes.world import World
 from halocline.schedule.instruction import BACKWARD, Instruction
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from halocline.runtime.boundary import Crossing
+from halocline.runtime.boundary.crossing import Crossing
 
 
 def as_tensors(value: Any, name: str) -> list[Tensor]:

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from halocline.plan.plan import Plan
-from halocline.runtime.boundary import sample_cuts
+from halocline.runtime.boundary.crossing import sample_cuts
 from halocline.runtime.engine import Engine
 from halocline.runtime.layers import Layer, derived_seed, one_device
-from halocline.runtime.shard import whole
+from halocline.runtime.parallel.shard import whole
+from halocline.runtime.parallel.tied import tie
 from halocline.runtime.stage import Loss
-from halocline.runtime.tied import tie
 from halocline.runtime.updating import MakeOptimizer
 from halocline.tiling.randomness import seed_randomness
 

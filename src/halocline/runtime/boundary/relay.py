@@ -12,10 +12,10 @@ import torch.distributed as dist
 
 from halocline.plan.layout import Layout
 from halocline.runtime.batch import Field
-from halocline.runtime.boundary import Crossing, decode, encode, wanted
-from halocline.runtime.lost import PeerLost
+from halocline.runtime.boundary.crossing import Crossing, decode, encode, wanted
+from halocline.runtime.processes.lost import PeerLost
+from halocline.runtime.processes.world import World
 from halocline.runtime.stage import StageRunner
-from halocline.runtime.world import World
 
 
 class Relay:

@@ -27,8 +27,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from halocline.runtime.sequence_parallel import TOKENS, cut_tokens, gather_tokens
-from halocline.runtime.shard import span
+from halocline.runtime.parallel.sequence_parallel import TOKENS, cut_tokens, gather_tokens
+from halocline.runtime.parallel.shard import span
 from halocline.tiling.tensor import TileTensor
 
 COLUMN, ROW, VOCABULARY, HEADS, SEQUENCE = "column", "row", "vocabulary", "heads", "sequence"
@@ -137,7 +137,7 @@ def _style(where: str, word: str, module: nn.Module, degree: int, logits: bool =
             return ColwiseParallel()
         if word == VOCABULARY:
             _enough(where, module.num_embeddings, degree)
-            return Table(where)
+            return TableParallel(where)
     raise ValueError(
         f"{where} is a {type(module).__name__} and its split says {word!r}: a Linear may be split by {COLUMN}, {ROW} "
         f"or {VOCABULARY}, an Embedding by {COLUMN} or {VOCABULARY}, a buffer by {HEADS}"
@@ -170,7 +170,7 @@ def _split_buffer(holder: nn.Module, name: str, mesh: DeviceMesh) -> None:
     holder._divided = {**getattr(holder, "_divided", {}), name: mesh}  # type: ignore[assignment]
 
 
-class Table(ParallelStyle):
+class TableParallel(ParallelStyle):
     """An embedding of which each tensor rank holds some rows: it looks up the words it has, and the sum over ranks has
     all. Its gradient is made of those rows alone, where DTensor's own lookup makes one of the whole table."""
 

@@ -18,8 +18,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from halocline.runtime.logbook import PEER, TOLD, Logbook
-from halocline.runtime.lost import Loss
+from halocline.runtime.processes.logbook import PEER, TOLD, Logbook
+from halocline.runtime.processes.lost import LostRank
 
 INTERVAL = 0.25
 GRACE = 1.0
@@ -42,7 +42,7 @@ class Watch:
         self.store = store.clone()  # a connection of its own: the main one may be blocked in a wait
         self.host_of_store = host_of_store
         """The rank that keeps the store; None if the launcher does."""
-        self.loss: Loss | None = None
+        self.loss: LostRank | None = None
         self._known = threading.Event()
         self._over = threading.Event()
         self._ended = False
@@ -100,7 +100,9 @@ class Watch:
                     return
                 keeper = self.host_of_store
                 reason = "ended: its store does not answer"
-                self.loss = Loss(keeper, reason=reason) if keeper is not None else Loss(self.rank, reason=str(error))
+                self.loss = (
+                    LostRank(keeper, reason=reason) if keeper is not None else LostRank(self.rank, reason=str(error))
+                )
             if self.loss is None:
                 self._overdue()
             if self.loss is not None:
@@ -116,7 +118,7 @@ class Watch:
 
     def _look(self) -> None:
         if self.store.check([_LOST]):
-            self.loss = Loss.from_json(self.store.get(_LOST))
+            self.loss = LostRank.from_json(self.store.get(_LOST))
             return
         keeper = self.host_of_store
         if keeper is not None and not self._ended and self.store.check([_LEFT.format(keeper)]):
@@ -129,7 +131,7 @@ class Watch:
                 self._announce(loss)
             return
 
-    def _missing(self, other: int) -> Loss | None:
+    def _missing(self, other: int) -> LostRank | None:
         if not self.store.check([_BEAT.format(other)]):
             return None
         beat = json.loads(self.store.get(_BEAT.format(other)))
@@ -144,7 +146,7 @@ class Watch:
                 return None
         if self.store.check([_LEFT.format(other)]):
             return None
-        return self.logbook.neighbour(other) or Loss.from_json(beat["state"])
+        return self.logbook.neighbour(other) or LostRank.from_json(beat["state"])
 
     def _overdue(self) -> None:
         while self._expected and self._expected[0][0].is_completed():
@@ -155,16 +157,16 @@ class Watch:
             self.logbook.fail(PEER, detail)
             self._announce(self.logbook.loss("failed", detail))
 
-    def _announce(self, loss: Loss) -> None:
+    def _announce(self, loss: LostRank) -> None:
         """The first announcement stands."""
         try:
             stands = self.store.compare_set(_LOST, "", loss.to_json())
-            self.loss = Loss.from_json(stands)
+            self.loss = LostRank.from_json(stands)
         except RuntimeError:
             self.loss = loss
         self._known.set()
 
-    def _stop(self, loss: Loss) -> None:
+    def _stop(self, loss: LostRank) -> None:
         if self._over.wait(GRACE) or (self._raised and loss.rank == self.rank):
             return
         line = f"rank {self.rank} stops: {loss}"

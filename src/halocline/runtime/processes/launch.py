@@ -28,14 +28,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from halocline.runtime import logbook
-from halocline.runtime.environment import RUN_DIRECTORY, Place, command, detect
-from halocline.runtime.logbook import OWN, PEER, Logbook
-from halocline.runtime.lost import Loss, PeerLost
-from halocline.runtime.nodes import Nodes, interface_towards, is_loopback
+from halocline.runtime.processes import logbook
+from halocline.runtime.processes.environment import RUN_DIRECTORY, LauncherRank, command, detect
+from halocline.runtime.processes.logbook import OWN, PEER, Logbook
+from halocline.runtime.processes.lost import LostRank, PeerLost
+from halocline.runtime.processes.nodes import Nodes, interface_towards, is_loopback
+from halocline.runtime.processes.watch import Watch
+from halocline.runtime.processes.world import World
 from halocline.runtime.transports import NAMES, choose, make
-from halocline.runtime.watch import Watch
-from halocline.runtime.world import World
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -99,7 +99,7 @@ def join(
     return world
 
 
-def _device(device: torch.device | str | None, place: Place | None) -> torch.device:
+def _device(device: torch.device | str | None, place: LauncherRank | None) -> torch.device:
     if device is None or str(device) == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     where = torch.device(device)
@@ -111,7 +111,7 @@ def _device(device: torch.device | str | None, place: Place | None) -> torch.dev
     return where
 
 
-def _meet(place: Place, deadline: float) -> Any:
+def _meet(place: LauncherRank, deadline: float) -> Any:
     """The store that all processes share."""
     url = f"tcp://{place.address}:{place.port}?rank={place.rank}&world_size={place.size}"
     try:
@@ -124,7 +124,7 @@ def _meet(place: Place, deadline: float) -> Any:
     return store
 
 
-def _choose_interface(place: Place) -> None:
+def _choose_interface(place: LauncherRank) -> None:
     """Let gloo listen where the other machines can reach it, unless the user has chosen."""
     if GLOO_INTERFACE in os.environ or is_loopback(place.address):
         return
@@ -133,7 +133,7 @@ def _choose_interface(place: Place) -> None:
         os.environ[GLOO_INTERFACE] = interface  # torch has no other way to say it
 
 
-def _neighbours(place: Place, device: torch.device, store: Any) -> tuple[int, int]:
+def _neighbours(place: LauncherRank, device: torch.device, store: Any) -> tuple[int, int]:
     """The most processes that share one GPU, and the processes on this machine."""
     host = socket.gethostname()
     gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else f"cpu {place.rank}"
@@ -151,7 +151,7 @@ def _neighbours(place: Place, device: torch.device, store: Any) -> tuple[int, in
     return max(map(places.count, places)), sum(h == host for h, _ in places)
 
 
-def _run_directory(place: Place, store: Any) -> Path:
+def _run_directory(place: LauncherRank, store: Any) -> Path:
     """Where logbooks are kept: the launcher's choice, or a temporary directory that the ranks of a machine share."""
     if place.run_directory is not None:
         return place.run_directory
@@ -268,13 +268,13 @@ def _enter(entry: Callable[..., Any], args: Sequence[Any]) -> Any:
         raise
 
 
-def post_mortem(directory: Path, processes: int, codes: dict[int, int], first: int = 0) -> Loss:
+def post_mortem(directory: Path, processes: int, codes: dict[int, int], first: int = 0) -> LostRank:
     """Which rank was the cause, from the logbooks and the exit codes of those that failed (rank -> code). The ranks of
     this machine are `processes` from `first` on."""
     said = {rank: logbook.read(directory, rank) for rank in range(first, first + processes)}
 
-    def loss(rank: int) -> Loss:
-        return (said[rank][0] if rank in said else None) or Loss(rank)
+    def loss(rank: int) -> LostRank:
+        return (said[rank][0] if rank in said else None) or LostRank(rank)
 
     ended = [rank for rank, code in codes.items() if code != -signal.SIGTERM]
     # Torch may abort a process that gives up a peer and leaves with messages under way: that is not the cause.

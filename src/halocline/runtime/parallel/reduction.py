@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from halocline.runtime.shard import give_gradient, is_sharded, settle, shard
-from halocline.runtime.world import World
+from halocline.runtime.parallel.shard import give_gradient, is_sharded, settle, shard
+from halocline.runtime.processes.world import World
 from halocline.tiling.exchanger import Exchanger
 
 BUCKET = 64 * 2**20

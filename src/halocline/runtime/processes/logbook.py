@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from halocline.runtime.lost import Loss
+from halocline.runtime.processes.lost import LostRank
 
 _TEXT = 32
 _NAME = "rank{}.log"
@@ -67,7 +67,7 @@ class Logbook:
     def failed(self) -> bool:
         return "why" in self._said
 
-    def loss(self, reason: str, detail: str = "") -> Loss:
+    def loss(self, reason: str, detail: str = "") -> LostRank:
         """This rank's own end, as the others will hear of it."""
         return _loss(self._said, self._words, reason, detail)
 
@@ -78,7 +78,7 @@ class Logbook:
             with contextlib.suppress(OSError):
                 self.path.parent.rmdir()
 
-    def neighbour(self, rank: int) -> Loss | None:
+    def neighbour(self, rank: int) -> LostRank | None:
         """What another rank's logbook in the same directory says."""
         return read(self.path.parent, rank)[0] if self.path is not None else None
 
@@ -108,7 +108,7 @@ class Logbook:
             self._words[number] = note
 
 
-def read(directory: Path, rank: int) -> tuple[Loss | None, str]:
+def read(directory: Path, rank: int) -> tuple[LostRank | None, str]:
     """Where a rank was and how it ended, and why it did (empty if it could not say); None without a logbook."""
     try:
         data = (directory / _NAME.format(rank)).read_bytes()
@@ -131,9 +131,9 @@ def note_failure(directory: Path, rank: int, detail: str) -> None:
         path.write_bytes(len(text).to_bytes(8, sys.byteorder) + data[8:_TEXT] + text)
 
 
-def _loss(said: dict[str, Any], words: Any, reason: str, detail: str) -> Loss:
+def _loss(said: dict[str, Any], words: Any, reason: str, detail: str) -> LostRank:
     index = words[2]
     names = said["instructions"]
     inside = 0 < index <= len(names)
     instruction, step = (names[index - 1], words[1]) if inside else ("", -1)
-    return Loss(said["rank"], said["role"], instruction, step, reason, detail, words[3] - 1)
+    return LostRank(said["rank"], said["role"], instruction, step, reason, detail, words[3] - 1)

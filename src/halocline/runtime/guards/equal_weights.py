@@ -9,7 +9,7 @@ from torch import Tensor
 
 from halocline.plan.layout import Layout
 from halocline.runtime.building import Stages
-from halocline.runtime.shard import shard
+from halocline.runtime.parallel.shard import shard
 
 _LEAST = 1e-6
 """Of the sum of absolute values: less than two random beginnings ever differ by, more than rounding does."""

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from halocline.runtime.shard import is_sharded
-from halocline.runtime.tensor_parallel import COLUMN, HEADS, declared, is_sequential
+from halocline.runtime.parallel.shard import is_sharded
+from halocline.runtime.parallel.tensor_parallel import COLUMN, HEADS, declared, is_sequential
 
 _DROPOUTS = {
     F.dropout: inspect.signature(F.dropout),
