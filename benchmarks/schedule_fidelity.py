@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from halocline.plan import Plan
 from halocline.runtime import Engine, World
 from halocline.schedule import generate
-from halocline.simulate import Costs
-from halocline.simulate.simulator import simulate
+from halocline.simulation import Costs
+from halocline.simulation.simulator import simulate
 
 RANKS, MICROBATCHES = 4, 8
 PLANS: dict[str, dict[str, Any]] = {

@@ -15,18 +15,18 @@ SOURCE = ROOT / "src" / "halocline"
 MAY_IMPORT: dict[str, set[str]] = {
     "plan": set(),
     "schedule": {"plan"},
-    "simulate": {"plan", "schedule"},
+    "simulation": {"plan", "schedule"},
     "tiling": set(),
-    "runtime": {"plan", "schedule", "simulate", "tiling"},
+    "runtime": {"plan", "schedule", "simulation", "tiling"},
     "models": set(),
     "data": {"tiling"},
-    "energy": {"plan", "schedule", "simulate"},
-    "train": {"plan", "schedule", "simulate", "tiling", "runtime", "models", "data", "energy"},
-    "cli": {"plan", "schedule", "simulate", "tiling", "runtime", "models", "data", "energy", "train"},
+    "energy": {"plan", "schedule", "simulation"},
+    "train": {"plan", "schedule", "simulation", "tiling", "runtime", "models", "data", "energy"},
+    "cli": {"plan", "schedule", "simulation", "tiling", "runtime", "models", "data", "energy", "train"},
 }
 """Room -> the other rooms it may import. Dependencies point one way; nothing imports cli."""
 
-PURE = ["plan", "schedule", "simulate", "tiling/boxes.py", "cli"]
+PURE = ["plan", "schedule", "simulation", "tiling/boxes.py", "cli"]
 """What must not import torch or numpy."""
 
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from halocline.plan import Layout, Plan, Stage
     from halocline.runtime import Engine
     from halocline.schedule import Schedule, check, generate
-    from halocline.simulate import Costs, Simulation
+    from halocline.simulation import Costs, Simulation
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Costs": "halocline.simulate",
+    "Costs": "halocline.simulation",
     "Engine": "halocline.runtime",
     "Layout": "halocline.plan",
     "Plan": "halocline.plan",
@@ -26,7 +26,7 @@ _HOMES = {
     "Stage": "halocline.plan",
     "check": "halocline.schedule",
     "generate": "halocline.schedule",
-    "Simulation": "halocline.simulate",
+    "Simulation": "halocline.simulation",
 }
 
 __all__ = ["Costs", "Engine", "Layout", "Plan", "Schedule", "Simulation", "Stage", "check", "generate", "tiling"]

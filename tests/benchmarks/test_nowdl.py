@@ -132,7 +132,7 @@ def test_a_wrong_flag_is_answered_with_the_nearest() -> None:
 def test_verbose_tells_the_time_of_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     """-v was read and did nothing."""
     for verbose, lines in ((False, 3), (True, 5)):
-        shown = nowdl.Lines(0, verbose=verbose)
+        shown = nowdl.NowdlLines(0, verbose=verbose)
         for step in (1, 2):
             shown.show(Standing(step, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
         said = capsys.readouterr().out
@@ -141,7 +141,7 @@ def test_verbose_tells_the_time_of_every_step(capsys: pytest.CaptureFixture[str]
 
 
 def test_only_an_evaluation_is_a_line_of_now_dl(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = nowdl.Lines(0)
+    shown = nowdl.NowdlLines(0)
     shown.say("2 bad files are left out: a.png, b.png")
     shown.show(Standing(1, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
     shown.evaluated("step 1: evaluation  loss 2  accuracy 50.0%")

@@ -15,7 +15,7 @@ from halocline.plan import Plan
 from halocline.plan.layout import Layout
 from halocline.schedule import generate
 from halocline.schedule.instruction import COMPUTE, FREE, REDUCE, STEP
-from halocline.simulate.measured import MeasuredRun, file_name, read
+from halocline.simulation.measured import MeasuredRun, file_name, read
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tiling")]
 import check_timeline  # noqa: E402

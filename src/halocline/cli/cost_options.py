@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from halocline.simulate.costs import Amount, Costs
+from halocline.simulation.costs import Amount, Costs
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from halocline.cli.cost_options import CostOptions, costs_from_options
 from halocline.cli.plan_options import PlanOptions, plan_from_options
 from halocline.plan.plan import Plan
 from halocline.schedule import Schedule, generate
-from halocline.simulate import Costs, Simulation, simulate
+from halocline.simulation import Costs, Simulation, simulate
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def run(options: Options) -> int:
     # rich takes a tenth of a second to load, which JSON need not pay.
     from rich.console import Console
 
-    from halocline.simulate.terminal import draw_terminal
+    from halocline.simulation.terminal import draw_terminal
 
     console = Console(width=options.width, highlight=False)
     console.print(f"[bold]{_title(plan)}[/bold]")
@@ -68,12 +68,12 @@ def _scheduled(plan: Plan, costs: Costs) -> Schedule:
 def _write(options: Options, schedule: Schedule, result: Simulation) -> list[str]:
     written = []
     if options.trace is not None:
-        from halocline.simulate.trace import chrome_trace
+        from halocline.simulation.trace import chrome_trace
 
         Path(options.trace).write_text(json.dumps(chrome_trace(result.events)), encoding="utf-8")
         written.append(options.trace)
     if options.svg is not None:
-        from halocline.simulate.svg import draw_svg
+        from halocline.simulation.svg import draw_svg
 
         picture = draw_svg(result.events, title=_title(schedule.plan), note=_note(schedule, result))
         Path(options.svg).write_text(picture, encoding="utf-8")

@@ -18,7 +18,7 @@ from halocline.plan.stage import PARAMETERS
 from halocline.runtime.building import check_divisible
 from halocline.runtime.layers import named_layers
 from halocline.schedule.generate import generate
-from halocline.simulate import Costs, simulate
+from halocline.simulation import Costs, simulate
 from halocline.train.config import Config
 from halocline.train.planning import as_it_was, model_of, named, plan_of
 from halocline.train.run_directory import resolved

@@ -12,7 +12,7 @@ from halocline.energy.frontier.graph import Graph, graph_of
 from halocline.plan import SCHEDULES, Plan, Stage
 from halocline.schedule import generate
 from halocline.schedule.instruction import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, RECOMPUTE, REDUCE
-from halocline.simulate import Costs, simulate
+from halocline.simulation import Costs, simulate
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "schedule"))
 from plans import SHAPES, plan_of

@@ -25,7 +25,7 @@ from halocline.schedule.instruction import (
     STEP,
     Schedule,
 )
-from halocline.simulate import Costs, simulate
+from halocline.simulation import Costs, simulate
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from playing import play

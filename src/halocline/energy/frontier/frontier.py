@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from halocline.energy.frontier.curve import TICKS, WATT
 from halocline.energy.frontier.flow import Vertex, vertices
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.network import Moments, network_of
+from halocline.energy.frontier.network import NodeMoments, network_of
 from halocline.energy.frontier.pricing import COSTS, Pricing
 from halocline.energy.frontier.rounding import Pick
 from halocline.energy.profile.table import MOST, ProfileTable
@@ -98,7 +98,7 @@ class Frontier:
     note: str
     """The profile's, e.g. "simulated"."""
     _pricing: Pricing
-    _nodes: Moments
+    _nodes: NodeMoments
     _solutions: tuple[Vertex, ...]
     """Optimal moments at (at least some of) the points, rising in time."""
 

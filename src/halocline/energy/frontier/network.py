@@ -16,14 +16,14 @@ from halocline.energy.frontier.flow import Network
 from halocline.energy.frontier.graph import Graph
 
 
-class _Moments(NamedTuple):
+class NodeMoments(NamedTuple):
     """The node at which each operation begins, and the one at which it ends."""
 
     begins: Sequence[int]
     ends: Sequence[int]
 
 
-def network_of(graph: Graph, curves: Sequence[Curve], latency: int) -> tuple[Network, _Moments]:
+def network_of(graph: Graph, curves: Sequence[Curve], latency: int) -> tuple[Network, NodeMoments]:
     """`curves` has one for each operation; messages take `latency` ticks."""
     count = len(graph.operations)
     source, sink = 2 * count, 2 * count + 1
@@ -55,4 +55,4 @@ def network_of(graph: Graph, curves: Sequence[Curve], latency: int) -> tuple[Net
         tails.append(begin)
         heads.append(end)
         arcs.append(curve)
-    return Network(tails, heads, arcs, moments, source, sink), _Moments(begins, ends)
+    return Network(tails, heads, arcs, moments, source, sink), NodeMoments(begins, ends)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from halocline.plan import Plan, Stage
 from halocline.schedule import generate
-from halocline.simulate import Costs, Simulation, simulate
+from halocline.simulation import Costs, Simulation, simulate
 
 DEPTH = st.integers(1, 8)
 COUNT = st.integers(1, 16)

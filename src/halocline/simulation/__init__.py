@@ -3,8 +3,8 @@
 Nothing here imports torch; a measured timeline in the same events can be drawn with the same functions.
 """
 
-from halocline.simulate.costs import Costs
-from halocline.simulate.event import Event
-from halocline.simulate.simulator import Simulation, simulate
+from halocline.simulation.costs import Costs
+from halocline.simulation.event import Event
+from halocline.simulation.simulator import Simulation, simulate
 
 __all__ = ["Costs", "Event", "Simulation", "simulate"]

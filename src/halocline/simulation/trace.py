@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from halocline.schedule.instruction import COMPUTE, RECEIVE, SEND, STEP
-from halocline.simulate.event import Event
+from halocline.simulation.event import Event
 
 _COMPUTE_THREAD = 0
 _FIRST_COMMUNICATION_THREAD = 1

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 from halocline.schedule.instruction import COMPUTE, REDUCE, STEP
-from halocline.simulate.event import Event
-from halocline.simulate.palette import legend, paint
+from halocline.simulation.event import Event
+from halocline.simulation.palette import legend, paint
 
 _LEFT, _RIGHT, _WIDTH = 70.0, 22.0, 960.0
 _ROW, _GAP = 26.0, 6.0

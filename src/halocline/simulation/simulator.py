@@ -31,8 +31,8 @@ from halocline.schedule.instruction import (
     Schedule,
 )
 from halocline.schedule.walk import walk
-from halocline.simulate.costs import Costs, StageCosts
-from halocline.simulate.event import Event
+from halocline.simulation.costs import Costs, StageCosts
+from halocline.simulation.event import Event
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from halocline.plan import Plan, Stage
 from halocline.schedule import generate
 from halocline.schedule.instruction import BACKWARD, FORWARD, RECEIVE, REDUCE, SEND, STEP
-from halocline.simulate import Costs, simulate
+from halocline.simulation import Costs, simulate
 
 
 def two(microbatches: int = 1, **fields: bool) -> Plan:

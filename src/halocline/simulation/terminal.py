@@ -10,8 +10,8 @@ from rich.style import Style
 from rich.text import Text
 
 from halocline.schedule.instruction import COMPUTE, Instruction
-from halocline.simulate.event import Event
-from halocline.simulate.palette import legend, paint
+from halocline.simulation.event import Event
+from halocline.simulation.palette import legend, paint
 
 _MOST_COLUMNS_PER_OPERATION = 4
 _IDLE = "·"

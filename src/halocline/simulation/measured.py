@@ -32,9 +32,9 @@ from halocline.schedule.instruction import (
     STEP,
     Instruction,
 )
-from halocline.simulate.costs import Costs
-from halocline.simulate.event import Event
-from halocline.simulate.simulator import Simulation, simulate
+from halocline.simulation.costs import Costs
+from halocline.simulation.event import Event
+from halocline.simulation.simulator import Simulation, simulate
 
 HEADER = "halocline"
 """The name of the metadata event that opens a file."""
