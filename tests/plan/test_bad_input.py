@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from halocline.plan import Plan, Stage
-from halocline.plan.flags import Flags
 from halocline.plan.grid import tile_grid
 from halocline.plan.partition import partition
 
@@ -199,12 +198,12 @@ WORDS: list[Case] = [
 ]
 
 PARTITIONS: list[Case] = [
-    (cut("unifrom", 8, 2), "partition_method", ("unifrom",), "did you mean 'uniform'"),
+    (cut("unifrom", 8, 2), "balance", ("unifrom",), "did you mean 'uniform'"),
     (cut("uniform", 0, 2), "layers", (0, 1), "use 1"),
     (cut("uniform", 8, 0), "stages", (0, 1), "use 1"),
     (cut("uniform", 2, 3), "layers", (2, 3), "use at most 2 stages"),
     (cut("uniform", 5, 4), "uniform", (5, 4, 2, 3), "use uniform_floor, or 3 stages"),
-    (cut("uniform:2", 8, 4), "partition_method", ("uniform:2", 0), "write 'uniform'"),
+    (cut("uniform:2", 8, 4), "balance", ("uniform:2", 0), "write 'uniform'"),
     (cut("4,4,4", 11, 3), "balance", (12, 11), "take 1 away"),
     (cut("4,0,4", 8, 3), "balance", (0, 1), "give each at least 1"),
     (cut((4, -1, 5), 8, 3), "balance", (-1, 1), "give each at least 1"),
@@ -257,4 +256,3 @@ def test_the_fixes_are_good() -> None:
     assert Plan.from_flags("--times 4").passes == 4
     assert Plan.from_flags("--split-size 3 --spatial-size 2 --num-spatial-parts 4,2").world_size == 7
     assert Plan.uniform(4, schedule="interleaved", chunks=2, microbatches=6).microbatches == 6
-    assert Flags.read(["--split-size", "4"]).split_size == 4

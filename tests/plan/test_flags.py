@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.plan import Plan, Stage
-from halocline.plan.flags import Flags
-from halocline.plan.from_flags import plan_from_flags
+from halocline.plan.flags.dialects import plan_from_flags
 
 BERT = ["embedding"] + ["block"] * 24 + ["head"]
 GPT_2_7B = ["embedding"] * 2 + ["block"] * 32 + ["head"]
@@ -260,7 +259,7 @@ def test_chimera_and_capped_pipes() -> None:
 def test_flags_words_and_keywords_are_one_thing() -> None:
     words = ["--split-size", "2", "--parts", "4", "--batch-size", "8"]
     plan = Plan.from_flags(words)
-    assert plan == Plan.from_flags(Flags(split_size=2, parts=4, batch_size=8))
+    assert plan == Plan.from_flags(stages=2, microbatches=4, batch_size=8)
     assert plan == Plan.from_flags(split_size=2, parts=4, batch_size=8)
     assert plan == Plan.from_flags(words[:4], batch_size=8) == plan_from_flags(" ".join(words))
 

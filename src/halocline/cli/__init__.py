@@ -48,6 +48,10 @@ def _answer(words: list[str]) -> int:
 
         print(f"halocline {__version__}")
         return 0
+    if words[:1] in (["--install-completion"], ["--print-completion"]):
+        from halocline.cli.completion import complete
+
+        return complete(words)
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halocline.plan.plan import Plan
-from halocline.train.config import Config
+from halocline.train.settings import Settings
 
 if TYPE_CHECKING:
     from halocline.train.forecast import Forecast
 
 
-def dry_run(config: Config) -> int:
+def dry_run(settings: Settings) -> int:
     """Print what the run would be."""
     from halocline.train.forecast import SPEED, forecast
 
-    _draw(forecast(config), SPEED)
+    _draw(forecast(settings), SPEED)
     return 0
 
 

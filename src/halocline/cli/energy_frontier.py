@@ -6,31 +6,32 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from halocline.cli.plan_options import PlanOptions, plan_from_options
+from halocline.cli.simulate import plan_to_simulate
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import Frontier, solve
 from halocline.energy.frontier.plot import draw_frontier
 from halocline.energy.frontier.savings import FACTORS, Saving, loss, rounding_loss, savings
 from halocline.energy.profile.table import ProfileTable
 from halocline.plan.plan import Plan
+from halocline.plan.settings import PlanSettings
 
 _SAMPLE = 100
 """Plans made to tell what rounding loses, where none are written."""
 
 
 @dataclass(frozen=True)
-class Options(PlanOptions):
+class Options:
     """The least energy of an iteration for every time it may take, and a frequency for each instruction to reach it.
 
     Prints what is saved against all clocks at their maximum, without and with a straggler. The plan comes from a
-    plan.toml or a few words; its stages are the profile's."""
+    plan.toml or a few words; its stages are the profile's, or with --chunks so many times fewer, and without
+    --microbatches and --schedule these are 8 and 1f1b."""
 
-    stages: int | None = None
-    """Stages in a pipe (left out: the profile's, or with --chunks so many times fewer)."""
+    plan: PlanSettings = field(default_factory=PlanSettings)
     profile: str | None = None
     """A profile.csv: stage,instruction,frequency,time,energy."""
     blocking_power: float | None = None
@@ -100,15 +101,16 @@ def _factors(text: str) -> list[float]:
 
 def _plan(options: Options, profile: ProfileTable) -> Plan:
     """The plan of the options, with the profile's stages where none are told."""
-    if options.plan is None and options.stages is None:
-        chunks = options.chunks or (2 if options.schedule == "interleaved" else 1)
+    said = options.plan
+    if said.file is None and said.stages is None:
+        chunks = said.chunks or (2 if said.schedule == "interleaved" else 1)
         if chunks < 1 or profile.stages % chunks:
             raise ValueError(
                 f"{options.profile} has {profile.stages} stages, which --chunks {chunks} do not divide: use other "
                 f"chunks, or --stages {profile.stages} to cut each of them into {chunks}"
             )
-        options = replace(options, stages=profile.stages // chunks)
-    return plan_from_options(options)
+        said = replace(said, stages=profile.stages // chunks)
+    return plan_to_simulate(said)
 
 
 def _plans(frontier: Frontier, options: Options) -> list[FrequencyPlan]:

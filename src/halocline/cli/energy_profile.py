@@ -3,36 +3,35 @@ files of one that is over."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from halocline.energy.profile.table import ProfileTable
-from halocline.train.config import Config
+from halocline.train.settings import Settings
 
 
 @dataclass(frozen=True)
-class Options(Config):
+class Options:
     """Trains a model under a plan while the clock goes down its frequencies, until energy no longer falls, and writes
     what each stage's forward and backward took as profile.csv, with error bars in profile-errors.csv beside it. Takes
-    the flags of train; --num-prof-steps steps at each frequency, after --num-warmup-steps.
+    the flags of train; --profile-steps steps at each frequency, after --profile-warmup. With --from DIR it derives the
+    same from the instructions-R.csv and time-energy-R.csv of a run that is over, whose --stages and --microbatches may
+    be said where the files do not say them."""
 
-    With --from DIR it derives the same from the instructions-R.csv and time-energy-R.csv of a run that is over."""
+    settings: Settings = field(default_factory=Settings)
 
     out: str = "profile.csv"
     """Where the profile goes."""
     from_dir: str | None = None
-    """Derive it from the timing files in this directory, of --export_timing_csv true. Also --from."""
+    """Derive it from the timing files in this directory, of --timing-csv. Also --from."""
     frequency: int | None = None
     """--from: MHz of the whole run, for files that do not say."""
     frequencies: str | None = None
-    """--from: MHz in the order in which they were played, --num-prof-steps steps each, for files that do not say:
+    """--from: MHz in the order in which they were played, --profile-steps steps each, for files that do not say:
     1410,1395,1380, or first:last:step as 1410:1110:15."""
-    stages: int | None = None
-    """--from: stages of the pipe, for files that do not say (left out: one per rank)."""
     json: bool = False
     """Print one JSON object."""
 
@@ -40,20 +39,20 @@ class Options(Config):
 def run(options: Options) -> int:
     if options.from_dir is not None:
         return _derive(options, options.from_dir)
-    if options.model is None:
+    settings = options.settings
+    if settings.model.name is None:
         raise ValueError(
             "no model to profile: write halocline energy profile MODEL, or --from DIR of a run that is over"
         )
     from halocline.train.start import start
 
     with tempfile.TemporaryDirectory(prefix="halocline-profile-") as temporary:
-        given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Config)}
-        given |= {"sweep": True, "profile": options.out, "save_every": 0, "evaluation_fraction": 0.0}
-        if options.steps is None:
-            given |= {"steps": 10**9, "epochs": None}  # the sweep ends it
-        if options.run_dir is None:
-            given["run_dir"] = str(Path(temporary) / "run")
-        code = start(Config(**given))
+        settings = settings.but(sweep=True, profile=options.out, save_every=0, evaluation_fraction=0.0)
+        if settings.run.steps is None:
+            settings = settings.but(steps=10**9, epochs=None)  # the sweep ends it
+        if settings.run.run_dir is None:
+            settings = settings.but(run_dir=str(Path(temporary) / "run"))
+        code = start(settings)
     if code == 0:
         _tell(options)
     return code
@@ -67,10 +66,10 @@ def _derive(options: Options, directory: str) -> int:
     missing = Missing(
         options.frequency,
         _listed(options.frequencies),
-        options.num_warmup_steps,
-        options.num_prof_steps,
-        options.microbatches or options.parts,
-        options.stages,
+        options.settings.energy.profile_warmup,
+        options.settings.energy.profile_steps,
+        options.settings.plan.microbatches,
+        options.settings.plan.stages,
     )
     derived = derive(directory, missing)
     write_profile(options.out, derived.found, meter_name(directory) or f"derived from {directory}", derived.blocking)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from halocline.plan.plan import SCHEDULES
 from halocline.plan.require import require_choice
+from halocline.plan.settings import PlanSettings
 
 if TYPE_CHECKING:
     from halocline.energy.frontier.frequency_plan import FrequencyPlan
@@ -87,14 +88,13 @@ def run(options: Options) -> int:
 
 def settings_of(options: Options, token: str | None) -> Settings:
     """The server's settings, with the plans they name."""
-    from halocline.cli.plan_options import load_plan
     from halocline.energy.server.settings import Settings
 
     plans = _load_plans(options.plans) if options.plans is not None else ()
     return Settings(
         scheduler=options.scheduler,
         plans=plans,
-        plan=load_plan(options.plan) if options.plan is not None else None,
+        plan=PlanSettings(file=options.plan).plan() if options.plan is not None else None,
         schedule=options.schedule,
         microbatches=_microbatches(options, plans),
         blocking_power=options.blocking_power,

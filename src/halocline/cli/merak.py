@@ -4,23 +4,21 @@ Merak's, over the one trainer. On several nodes each starts its share of the pro
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from halocline.cli.dry_run import arithmetic, dry_run
+from halocline.cli.options import read_options, show_help
 from halocline.models.zoo import find
-from halocline.plan.plan import Plan
-from halocline.plan.words import read_words
-from halocline.train.config import Config
+from halocline.plan.flags.dialects import POSITIONAL
+from halocline.train.settings import SYNTHETIC, Settings
 
-POSITIONAL = ("model", "microbatch_size", "microbatches")
+DEFAULTS = {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 0.01, "clip": 1.0}
 STAGES = 4
 """Where nothing is said of them."""
-SYNTHETIC = 3
 FOREVER = 10**9
 PORT, PERSEUS_PORT = 29500, 7787
 
@@ -33,21 +31,14 @@ OWN_WORDS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Options(Config):
+class Options:
     """Trains MODEL on pp x tp x dp processes, NUM_MICROBATCHES microbatches of MICROBATCH_SIZE samples a step; takes
     all flags of halocline train, with _ or -. Steps left out: --num_warmup_steps + --num_prof_steps on synthetic data,
     else an epoch; without end where an energy server or a sweep has the lead."""
 
-    optimizer: str = "adamw"
-    """sgd or adamw."""
-    lr: float = 1e-4
-    """Learning rate at its highest."""
-    weight_decay: float = 0.01
-    """Weight decay; biases and the weights of norms are left out."""
-    clip: float | None = 1.0
-    """Scale gradients so that their norm over the whole model is at most this."""
-    evaluation_fraction: float | None = None  # type: ignore[assignment]
-    """The share of the data that is kept for evaluation (left out: 0.1; of synthetic data 0)."""
+    settings: Settings = field(default_factory=Settings)
+    dry_run: bool = False
+    """Start nothing: say what the run would be, with its plan proved and its time and memory predicted."""
 
     # -- what run.sh takes from the environment
 
@@ -64,39 +55,41 @@ class Options(Config):
     perseus_port: int | None = None
     """Port of an energy server on node 0, PERSEUS_PORT. Left out: 7787, if one node is all and a server answers."""
 
-    def __post_init__(self) -> None:
-        if self.evaluation_fraction is None:
-            object.__setattr__(self, "evaluation_fraction", 0.0 if self.app == SYNTHETIC else 0.1)
-        super().__post_init__()
-
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run; the exit code. Mistakes are answered in one line."""
     words = sys.argv[1:] if words is None else words
     if not words or "-h" in words or "--help" in words:
-        from halocline.cli.help import show_help
-
-        show_help(Options, "run.sh MODEL MICROBATCH_SIZE NUM_MICROBATCHES")
+        prog = "run.sh MODEL MICROBATCH_SIZE NUM_MICROBATCHES"
+        show_help(
+            Options,
+            prog,
+            *[word for word in words[1:] if words[0] in ("-h", "--help")],
+            dialect="Merak",
+            defaults=DEFAULTS,
+        )
         return 0
     try:
-        return run(read_words(Options, words, positional=POSITIONAL, short={"-v": "verbose"}))
+        return run(read_options(Options, words, POSITIONAL, DEFAULTS))
     except (ValueError, OSError) as error:
         print(f"run.sh: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 
 
 def run(options: Options) -> int:
-    missing = [name.upper() for name in POSITIONAL if getattr(options, name) is None]
-    if missing and options.resume is None:
+    said = options.settings
+    words = (said.model.name, said.plan.microbatch_size, said.plan.microbatches)
+    missing = [name.upper() for name, word in zip(POSITIONAL, words) if word is None]
+    if missing and said.run.resume is None:
         raise ValueError(
             f"no {missing[0]}: write bash run.sh MODEL MICROBATCH_SIZE NUM_MICROBATCHES, e.g. bash run.sh gpt3-xl 8 128"
         )
-    if options.model is not None:
-        find(options.model)  # a wrong name is answered before torch is loaded
-    config = settings(options)
-    check_world(options, config)
-    if config.dry_run:
-        return dry_run(config)
+    if said.model.name is not None:
+        find(said.model.name)  # a wrong name is answered before torch is loaded
+    settings = settings_of(options)
+    check_world(options, settings)
+    if options.dry_run:
+        return dry_run(settings)
 
     # torch takes seconds to load: most mistakes have been answered by now.
     from halocline.runtime.processes.nodes import Nodes
@@ -106,34 +99,38 @@ def run(options: Options) -> int:
     if options.nnodes is not None:
         port = options.master_port or (PORT if options.nnodes > 1 else 0)
         nodes = Nodes(options.nnodes, options.node_rank, options.master_addr, port)
-    return start(config, nodes=nodes)
+    return start(settings, nodes=nodes)
 
 
-def settings(options: Options) -> Config:
+def settings_of(options: Options) -> Settings:
     """The settings of a training run that a Merak command line means."""
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Config)}
-    if options.model is not None:
-        given |= _sizes(options)
-    if not any(given[name] for name in ("plan", "pp", "split_size", "balance", "resume")):
-        listed = (options.partition_method or "").startswith("custom:")
-        given["pp"] = None if listed else STAGES  # a list counts its stages
-    given["perseus_url"] = options.perseus_url or _server(options)
-    synthetic = options.app == SYNTHETIC
-    if options.steps is None and options.epochs is None and options.resume is None:
-        if given["perseus_url"] or options.sweep or options.train_schedule == "instruction_profiler":
-            given["steps"] = FOREVER
+    found = options.settings
+    if found.model.name is not None:
+        found = found.but(**_sizes(found, found.model.name))
+    plan, resume = found.plan, found.run.resume
+    if plan.file is None and plan.stages is None and plan.listed is None and resume is None:
+        found = found.but(stages=STAGES)  # a list counts its stages
+    found = found.but(energy_server=found.energy.energy_server or _server(options))
+    synthetic = found.data.source == SYNTHETIC
+    if found.run.steps is None and found.run.epochs is None and resume is None:
+        if found.energy.energy_server or found.energy.sweep:
+            found = found.but(steps=FOREVER)
         elif synthetic:
-            given["steps"] = options.num_warmup_steps + options.num_prof_steps
-    if synthetic and options.save_every is None:
-        given["save_every"] = 0  # what it learns of synthetic data is not worth keeping
-    return Config(**given)
+            found = found.but(steps=found.energy.profile_warmup + found.energy.profile_steps)
+    if synthetic and found.run.save_every is None:
+        found = found.but(save_every=0)  # what it learns of synthetic data is not worth keeping
+    if synthetic and "evaluation_fraction" not in found.said:
+        found = found.but(evaluation_fraction=0.0)
+    return found
 
 
-def check_world(options: Options, config: Config) -> None:
+def check_world(options: Options, settings: Settings) -> None:
     """Whether the nodes' processes are as many as the plan needs: NNODES x NUM_GPUS = pp x tp x dp."""
-    if options.resume is not None:
+    if settings.run.resume is not None:
         return  # the plan is the saved run's; the trainer will tell
-    plan = Plan.load(config.plan) if config.plan else Plan.from_flags(_without_layers(config))
+    # Which layers go where is the model's matter, but for a list.
+    listed = settings.plan.balance if settings.plan.listed is not None else None
+    plan = replace(settings.plan, balance=listed, layers=None).plan()
     needed, nodes = plan.world_size, options.nnodes or 1
     if options.num_gpus is not None and nodes * options.num_gpus != needed:
         fix = f"NUM_GPUS={needed // nodes}" if needed % nodes == 0 else f"NNODES=1 NUM_GPUS={needed}"
@@ -148,35 +145,30 @@ def check_world(options: Options, config: Config) -> None:
         )
 
 
-def _without_layers(config: Config) -> Any:
-    """The flags that say how many processes a plan has: which layers go where is the model's matter."""
-    listed = (config.partition_method or "").startswith("custom:")
-    return dataclasses.replace(config.flags, partition_method=config.partition_method if listed else None)
-
-
-def _sizes(options: Options) -> dict[str, Any]:
+def _sizes(said: Settings, model: str) -> dict[str, Any]:
     """The sizes that shrink a model, in the model's own words."""
-    asked = {name: getattr(options, name) for name in ("layers", "hidden", "heads", "vocab", "seq")}
+    asked = {name: getattr(said.model, name) for name in ("hidden", "heads", "vocab", "seq")} | {
+        "layers": said.plan.layers
+    }
     asked = {name: value for name, value in asked.items() if value is not None}
     if not asked:
         return {}
-    assert options.model is not None
 
     from halocline.models.model import options_of
 
-    known = options_of(options.model)
+    known = options_of(model)
     if "seq" in known or "heads" in known:
         return {}  # a transformer
     changed: dict[str, Any] = dict.fromkeys(asked)
-    own = [options.model_options] if options.model_options else []
+    own = [said.model.model_options] if said.model.model_options else []
     for name, value in asked.items():
         word = next((word for word in OWN_WORDS.get(name, ()) if word in known), None)
         if word == "base_width":
-            value = _base_width(options.model, value, known.get("width", 1))
+            value = _base_width(model, value, known.get("width", 1))
         if word is not None:
             own.append(f"{word}={value}")
         elif name == "seq":
-            changed["image_size"] = options.image_size or str(value)
+            changed["image_size"] = said.plan.image_size or str(value)
         elif name != "heads":
             changed[name] = value  # the model will say that it has none
     return {**changed, "model_options": ",".join(own) or None}

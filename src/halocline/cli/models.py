@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from halocline.models.zoo import ZOO, find
-from halocline.plan.plan import Plan
-from halocline.train.config import MODEL_OPTIONS, Config
+from halocline.train.settings import Settings
 
 if TYPE_CHECKING:
     from halocline.models.count import Count
@@ -24,7 +23,7 @@ class Options:
 
     name: str | None = None
     """One model, of the table or package.module:callable: each of its layers. May be given as a plain word."""
-    image_size: str | int | None = None
+    image_size: str | None = None
     """Height and width of the image: 512 for a square, or 512,384 (left out: each model's own). Models of text
     take their own sequence."""
     num_classes: int | None = None
@@ -57,19 +56,16 @@ class _Row:
 
     model: Model
     count: Count
-    image: tuple[int, int] | None
+    image: tuple[int, ...] | None
     options: dict[str, Any]
 
 
 def run(options: Options) -> int:
     if options.name is not None:
         find(options.name)  # a wrong name is answered before torch is loaded
-    image = None
-    if options.image_size is not None:
-        height, width = Plan.from_flags(image_size=options.image_size).image or (0, 0)
-        image = height, width
-    given = (*MODEL_OPTIONS, "model_options")
-    said = Config(**{name: getattr(options, name) for name in given}).options_of_model
+    given = ("num_classes", "num_layers", "num_filters", "layers", "hidden", "heads", "vocab", "seq", "model_options")
+    settings = Settings.of(image_size=options.image_size, **{name: getattr(options, name) for name in given})
+    said, asked = settings.options_of_model, settings.plan.image
     names = list(ZOO) if options.name is None else [options.name]
 
     from rich.console import Console
@@ -86,8 +82,9 @@ def run(options: Options) -> int:
             # In the whole table an option goes to the models that have it; to a single model it goes as it was said.
             taken = {key: value for key, value in said.items() if options.name is not None or key in known}
             model = make(name, **taken)
-            size = None if model.sequence else image or model.image
-            rows.append(_Row(model, count(model, size, not options.no_activations), size, {**known, **taken}))
+            size = None if model.sequence else asked or model.image
+            image = None if size is None else (size[0], size[1])
+            rows.append(_Row(model, count(model, image, not options.no_activations), image, {**known, **taken}))
     if options.json:
         print(json.dumps([_facts(row, options.name is not None) for row in rows], indent=1, default=str))
     elif options.name is None:

@@ -5,66 +5,78 @@ Images per second count the effective batch: all samples of a step, of all passe
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
-from halocline.plan.words import read_words
-from halocline.train.config import Config
+from halocline.cli.options import read_options, show_help
 from halocline.train.progress import Silent, Standing
+from halocline.train.settings import Settings
 
-DEFAULTS = {"batch_size": 32, "parts": 1, "split_size": 2, "image_size": 32}
-SPATIAL_DEFAULTS = {"num_spatial_parts": 4, "spatial_size": 1}
-SPATIAL_FLAGS = ("num_spatial_parts", "spatial_size", "slice_method", "halo_D2", "fused_layers", "local_DP")
+DEFAULTS: dict[str, Any] = {
+    "batch_size": 32,
+    "stages": 2,
+    "image_size": "32",
+    "optimizer": "sgd",
+    "lr": 0.001,
+    "save_every": 0,
+}
+TILED = "tiles lanes fused".split()
 """Without effect in the scripts that do not tile, as in now-dl."""
-
-AMOEBANET_FLAGS = ("num_layers", "num_filters")
+CELLS = "num_layers num_filters".split()
 """Without effect in ResNet's scripts, as in now-dl."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """now-dl's benchmark of a model, with now-dl's flags and defaults; takes the flags of halocline train, too."""
+
+    settings: Settings = field(default_factory=Settings)
 
 
 def main(model: str, *, spatial: bool = False, gems: bool = False, words: Sequence[str] | None = None) -> None:
     """Run a benchmark script: `model` on tiles (`spatial`), in two mirrored pipes (`gems`), or both."""
     words = sys.argv[1:] if words is None else words
     try:
-        config = settings(model, words, spatial, gems)
-        if config is not None:
-            sys.exit(_start(config))
+        settings = settings_of(model, words, spatial, gems)
+        if settings is not None:
+            sys.exit(_start(settings))
     except (ValueError, OSError) as error:
         print(f"{sys.argv[0]}: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
 
 
-def _start(config: Config) -> int:
+def _start(settings: Settings) -> int:
     from halocline.train.start import start  # torch takes a while: wrong flags have been answered by now
 
     with tempfile.TemporaryDirectory(prefix="halocline-benchmark-") as directory:
-        return start(dataclasses.replace(config, run_dir=directory), partial(NowdlLines, verbose=config.verbose))
+        return start(settings.but(run_dir=directory), partial(NowdlLines, verbose=settings.run.verbose))
 
 
-def settings(model: str, words: Sequence[str], spatial: bool, gems: bool) -> Config | None:
+def settings_of(model: str, words: Sequence[str], spatial: bool, gems: bool) -> Settings | None:
     """The settings of a command line; None if it asked for help, which is then printed."""
     if "-h" in words or "--help" in words:
-        from halocline.cli.help import show_help
-
-        show_help(Config, sys.argv[0])
+        show_help(Options, sys.argv[0], dialect="now-dl", defaults=DEFAULTS)
         return None
-    given = read_words(Config, words, positional=(), short={"-v": "verbose"})
-    changed: dict[str, object] = {"model": model, "optimizer": "sgd", "lr": 0.001, "save_every": 0}
-    defaults = {field.name: field.default for field in dataclasses.fields(Config)}
-    for name, value in {**DEFAULTS, **(SPATIAL_DEFAULTS if spatial else {})}.items():
-        if getattr(given, name) is None:
-            changed[name] = value
+    found = read_options(Options, words, defaults=DEFAULTS).settings
+    found = found.but(model=model)
     if not spatial:
-        changed |= {name: defaults[name] for name in SPATIAL_FLAGS}
+        found = found.but(**dict.fromkeys(TILED))
+    elif found.plan.tiles is None:
+        found = found.but(tiles="2x2")
     if not model.startswith("amoebanet"):
-        changed |= dict.fromkeys(AMOEBANET_FLAGS)
-    changed["times"] = max(2, given.times or 2) if gems else None
-    if gems:
-        changed["schedule"] = "gems"
-    return dataclasses.replace(given, **changed)  # type: ignore[arg-type]
+        found = found.but(**dict.fromkeys(CELLS))
+    if gems and found.plan.schedule != "gems":
+        microbatches = found.plan.microbatches
+        found = found.but(schedule="gems", passes=2, microbatches=None if microbatches is None else 2 * microbatches)
+    if not gems and found.plan.passes is not None:  # --times is for the gems scripts
+        parts = (found.plan.microbatches or 1) // found.plan.passes
+        found = found.but(schedule=None, passes=None, microbatches=parts)
+    return found
 
 
 class NowdlLines(Silent):

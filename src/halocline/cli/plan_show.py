@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from halocline.cli.plan_options import load_plan
-from halocline.plan.flags import Flags
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout, Role
 from halocline.plan.plan import Plan
+from halocline.plan.settings import PlanSettings
 from halocline.tiling.boxes import Box, balanced_cuts
 
 
 @dataclass(frozen=True)
-class Options(Flags):
+class Options:
     """Who does what: the ranks of a plan, their stages, layers and tiles, who sends to whom, and who sums gradients.
+    Without --stages there are 2 stages, or 1 with tiles, or 4 of a named MODEL."""
 
-    Takes the flags of now-dl and of Merak beside Halocline's own."""
-
-    plan: str | None = None
-    """A plan.toml to show instead of flags; only --image-size may stand beside it."""
+    plan: PlanSettings = field(default_factory=PlanSettings)
+    model: str | None = None
+    """The first word of a Merak command line, whose next two are MICROBATCH_SIZE and MICROBATCHES."""
     out: str | None = None
     """Write the plan to this file as TOML."""
     json: bool = False
@@ -29,7 +28,8 @@ class Options(Flags):
 
 
 def run(options: Options) -> int:
-    plan = Plan.from_flags(options) if options.plan is None else loaded(options)
+    default = 4 if options.model is not None else 2 if options.plan.tiles is None else 1
+    plan = options.plan.plan(stages=default)
     if options.out is not None:
         plan.save(options.out)
     facts = describe(plan)
@@ -40,26 +40,6 @@ def run(options: Options) -> int:
     if options.out is not None:
         print(f"\nwrote {options.out}")
     return 0
-
-
-def loaded(options: Options) -> Plan:
-    """The plan that --plan names, if no flag beside it says something else."""
-    assert options.plan is not None
-    plan = load_plan(options.plan)
-    for field in dataclasses.fields(Flags):
-        value = getattr(options, field.name)
-        if value != field.default and field.name not in ("image_size", "verbose"):
-            flag = "--" + field.name.replace("_", "-")
-            raise ValueError(f"{flag} {value} beside --plan {options.plan}, which says everything: leave out {flag}")
-    if options.image_size is None:
-        return plan
-    image = Plan.from_flags(image_size=options.image_size).image
-    if plan.image is not None and plan.image != image:
-        raise ValueError(
-            f"--image-size {options.image_size} contradicts {options.plan}, which has image = {list(plan.image)}: "
-            f"leave out --image-size, or change the plan"
-        )
-    return dataclasses.replace(plan, image=image)
 
 
 # -- what there is to say ------------------------------------------------------------------------------------------

@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from halocline.cli.cost_options import CostOptions, costs_from_options
-from halocline.cli.plan_options import PlanOptions, plan_from_options
 from halocline.plan.plan import Plan
+from halocline.plan.require import require_degree
+from halocline.plan.settings import PlanSettings
 from halocline.schedule import Schedule, generate
 from halocline.simulation import Costs, Simulation, simulate
+from halocline.simulation.costs import Amount
+
+_MOST_WORK = 4_000_000
+"""Stages x microbatches: beyond it a schedule fills the memory before anyone could read it."""
+_LONG_WORK = 100_000
+"""Stages x microbatches: beyond it, it takes a minute or more."""
 
 
 @dataclass(frozen=True)
-class Options(CostOptions, PlanOptions):
-    """What a schedule would cost: its time, its bubble, and the activations and memory of every rank."""
+class CostOptions:
+    """costs: durations in any one unit, sizes in bytes; per stage, give one number for all or 1,1,2,1"""
+
+    forward: str = "1"
+    """Time of one microbatch's forward, per stage."""
+    backward: str = "2"
+    """Time of the whole backward, per stage."""
+    weight: str | None = None
+    """Time of the backward's weight half, per stage, for zb-h1 (left out: half of the backward)."""
+    recompute_time: str | None = None
+    """Time to rebuild activations from a stage's input, per stage (left out: the forward's)."""
+    reduce: str = "0"
+    """Time to sum gradients over the ranks that share them, per stage."""
+    step: float = 0.0
+    """Time of the optimizer's step."""
+    latency: float = 0.0
+    """Time a message takes on top of its bytes / bandwidth."""
+    bandwidth: float | None = None
+    """Bytes per unit of time from one rank to another (left out: no limit)."""
+    activation_bytes: str = "0"
+    """What each rank keeps of one microbatch, per stage."""
+    boundary_bytes: str = "0"
+    """The whole input of a stage for one microbatch, per stage."""
+    weight_bytes: str = "0"
+    """Parameters, gradients and optimizer state on each rank, per stage."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a schedule would cost: its time, its bubble, and the activations and memory of every rank. Without
+    --stages, --microbatches and --schedule these are 4, 8 and 1f1b."""
+
+    plan: PlanSettings = field(default_factory=PlanSettings)
+    costs: CostOptions = field(default_factory=CostOptions)
 
     json: bool = False
     """Print one JSON object instead of the drawing."""
@@ -30,8 +70,8 @@ class Options(CostOptions, PlanOptions):
 def run(options: Options) -> int:
     if options.width is not None and options.width < 20:
         raise ValueError(f"--width {options.width} is below 20 columns: use 20 or more")
-    plan = plan_from_options(options)
-    costs = costs_from_options(options)
+    plan = plan_to_simulate(options.plan)
+    costs = _costs(options.costs)
     schedule = _scheduled(plan, costs)
     drawn = not options.json or options.trace is not None or options.svg is not None
     result = simulate(schedule, costs, events=drawn)
@@ -52,6 +92,61 @@ def run(options: Options) -> int:
     for path in written:
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
     return 0
+
+
+def plan_to_simulate(said: PlanSettings) -> Plan:
+    """The plan that the words describe, for verbs that care about the schedule and not about the model."""
+    if said.file is None:
+        microbatches = 8 if said.microbatches is None else said.microbatches
+        said = replace(said, schedule=said.schedule or "1f1b", microbatches=microbatches)
+        _require_work(4 if said.stages is None else said.stages, microbatches)
+    plan = said.plan(stages=4)
+    stages, microbatches = len(plan.stages), plan.microbatches
+    _require_work(stages, microbatches)
+    if stages * microbatches > _LONG_WORK:
+        print(
+            f"halocline: {stages} stages x {microbatches} microbatches takes a minute or more; a schedule repeats "
+            f"itself, so fewer microbatches tell the same",
+            file=sys.stderr,
+        )
+    return plan
+
+
+def _require_work(stages: int, microbatches: int) -> None:
+    require_degree("stages", stages)
+    if stages * microbatches > _MOST_WORK:
+        raise ValueError(
+            f"{stages} stages x {microbatches} microbatches = {stages * microbatches} is more than {_MOST_WORK}: "
+            f"use fewer microbatches, a schedule repeats itself"
+        )
+
+
+def _costs(options: CostOptions) -> Costs:
+    return Costs(
+        forward=_amount("forward", options.forward),
+        backward=_amount("backward", options.backward),
+        weight=None if options.weight is None else _amount("weight", options.weight),
+        recompute=None if options.recompute_time is None else _amount("recompute-time", options.recompute_time),
+        reduce=_amount("reduce", options.reduce),
+        step=options.step,
+        latency=options.latency,
+        bandwidth=math.inf if options.bandwidth is None else options.bandwidth,
+        activation_bytes=_amount("activation-bytes", options.activation_bytes),
+        boundary_bytes=_amount("boundary-bytes", options.boundary_bytes),
+        weight_bytes=_amount("weight-bytes", options.weight_bytes),
+    )
+
+
+def _amount(name: str, text: str) -> Amount:
+    numbers = []
+    for word in text.split(","):
+        try:
+            numbers.append(float(word))
+        except ValueError:
+            raise ValueError(
+                f"--{name} = {text!r}: {word!r} is not a number: write --{name} 1, or one number per stage as 1,1,2,1"
+            ) from None
+    return tuple(numbers) if len(numbers) > 1 else numbers[0]
 
 
 def _scheduled(plan: Plan, costs: Costs) -> Schedule:

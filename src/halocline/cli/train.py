@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from halocline.train.config import Config
+from dataclasses import dataclass, field
+from pathlib import Path
 
-Options = Config
+from halocline.train.settings import Settings
 
 
-def run(options: Config) -> int:
-    if options.model is None and options.resume is None and options.from_hf is None:
+@dataclass(frozen=True)
+class Options:
+    """Trains a model under a plan, given by flags or as --plan plan.toml. MODEL may be a file that --write or a run has
+    written, and flags override what it says. Started bare it starts the processes that the plan needs on this machine;
+    under torchrun, mpirun or srun it joins those. Ctrl-C finishes the step, saves and leaves; once more leaves at
+    once."""
+
+    settings: Settings = field(default_factory=Settings)
+    dry_run: bool = False
+    """Start nothing: say what the run would be, with its plan proved and its time and memory predicted."""
+    write: str | None = None
+    """Start nothing: write the settings to this file, which halocline train FILE reads."""
+
+
+def run(options: Options) -> int:
+    settings = options.settings
+    if options.write is not None:
+        Path(options.write).write_text(settings.to_toml(), encoding="utf-8")
+        print(f"wrote {options.write}")
+        return 0
+    if settings.model.name is None and settings.run.resume is None and settings.model.from_hf is None:
         raise ValueError(
             "no model to train: write halocline train MODEL, e.g. resnet-v1-20 or package.module:callable; "
             "halocline models lists them"
@@ -16,7 +36,7 @@ def run(options: Config) -> int:
     if options.dry_run:
         from halocline.cli.dry_run import dry_run
 
-        return dry_run(options)
+        return dry_run(settings)
 
     from rich.console import Console
 
@@ -27,4 +47,4 @@ def run(options: Config) -> int:
             from halocline.train.start import start
     else:
         from halocline.train.start import start
-    return start(options)
+    return start(settings)

@@ -63,7 +63,11 @@ def usage(group: str = "") -> str:
         "",
         "verbs:",
     ]
-    tail = ["", "halocline VERB --help tells a verb's options, halocline --version the version."]
+    tail = [
+        "",
+        "halocline VERB --help tells a verb's options, halocline --version the version;",
+        "halocline --install-completion [bash|zsh|tcsh] lets the shell complete them.",
+    ]
     return "\n".join([*head, *lines, *tail])
 
 
@@ -88,18 +92,13 @@ def find(words: Sequence[str]) -> tuple[Verb | None, list[str]]:
 
 def run(verb: Verb, words: Sequence[str]) -> int:
     """Reads a verb's options from the words behind it and runs it."""
+    from halocline.cli.options import read_options, show_help
+
     module = import_module(verb.module)
-    if any(word in ("-h", "--help") for word in words):
-        # tyro takes a tenth of a second to load, so only help pays for it.
-        from halocline.cli.help import show_help
-
-        show_help(
-            module.Options, " ".join(["halocline", verb.name, *(f"[{name.upper()}]" for name in verb.positional)])
-        )
+    asked = next((place for place, word in enumerate(words) if word in ("-h", "--help")), None)
+    if asked is not None:
+        prog = " ".join(["halocline", verb.name, *(f"[{name.upper()}]" for name in verb.positional)])
+        show_help(module.Options, prog, *words[asked + 1 : asked + 2])
         return 0
-    from halocline.plan.words import read_words
-
-    code: int = module.run(
-        read_words(module.Options, words, positional=verb.positional, short={"-v": "verbose", "--from": "from_dir"})
-    )
+    code: int = module.run(read_options(module.Options, words, verb.positional))
     return code

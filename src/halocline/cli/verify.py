@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from halocline.cli import plan_show
 from halocline.models.zoo import find
-from halocline.plan.flags import Flags
 from halocline.plan.plan import Plan
-from halocline.train.config import MODEL_OPTIONS, PLAN_FLAGS, Config, ModelFlags
+from halocline.plan.settings import PlanSettings
+from halocline.train.settings import ModelSettings, RunSettings, Settings
 
 if TYPE_CHECKING:
     from halocline.runtime.proof.verify import Differences
@@ -24,14 +22,15 @@ _ROWS, _NAMES = 20, 4
 
 
 @dataclass(frozen=True)
-class Options(ModelFlags):
+class Options:
     """Is this plan exact for this model? Runs it on processes of this machine and the same steps on one device, and
     reports the largest relative difference of the loss, of each gradient, and of parameters and buffers at the end.
 
-    Exits with 0 if none exceeds 1e-10 (1e-4 in float32), and with 1 if one does. Takes the flags of plan show."""
+    Exits with 0 if none exceeds 1e-10 (1e-4 in float32), and with 1 if one does. Without --stages there are 2 stages,
+    or 1 with tiles."""
 
-    sequence_parallel: bool = False
-    """Let tensor ranks share the tokens between the matrices they share."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    plan: PlanSettings = field(default_factory=PlanSettings)
     dtype: str = "float64"
     """float64 or float32."""
     steps: int = 2
@@ -49,9 +48,10 @@ class Options(ModelFlags):
 
 
 def run(options: Options) -> int:
-    if options.model is None:
+    name = options.model.name
+    if name is None:
         raise ValueError("no model to verify: write halocline verify MODEL, e.g. small-cnn or package.module:callable")
-    find(options.model)
+    find(name)
     if options.dtype not in TOLERANCE:
         raise ValueError(f"--dtype {options.dtype} is not known: use {' or '.join(TOLERANCE)}")
     if options.device not in ("cpu", "cuda"):
@@ -65,17 +65,22 @@ def run(options: Options) -> int:
     with console.status("loading") as status:
         # torch takes seconds to load: wrong options have been answered by now, and something moves.
         from halocline.runtime.layers import named_layers
-        from halocline.train.planning import known_of, options_for
-        from halocline.train.trial import Trial, misread, rounding
+        from halocline.train.planning import options_for, plan_of
+        from halocline.train.trial import Trial, known_model, misread, rounding
         from halocline.train.trial import run as run_trial
 
-        config = _config(options)
-        made_with, counted = options_for(config, options.model)
+        settings = Settings(options.model, plan=options.plan, run=RunSettings(seed=options.seed))
+        made_with, counted = options_for(settings, name)
+        known = known_model(name, made_with, options.seed)
+        layers = len(named_layers(known.layers))
+        if counted not in (None, layers):
+            raise ValueError(f"--layers {counted} but {name} has {layers} layers: leave out --layers")
+        plan = plan_of(settings, known, stages=2 if options.plan.tiles is None else 1)
         trial = Trial(
-            options.model,
-            "",
-            (),
-            0,
+            name,
+            plan,
+            plan.image or known.image,
+            plan.replicas * (plan.batch or plan.microbatches * max(2, *(s.lanes for s in plan.stages), 2)),
             options.steps,
             options.dtype,
             options.loss,
@@ -83,17 +88,11 @@ def run(options: Options) -> int:
             options.deadline,
             options.device,
             made_with,
-            options.sequence_parallel,
+            options.plan.sequence_parallel,
         )
-        layers = len(named_layers(trial.known.layers))
-        if counted not in (None, layers):
-            raise ValueError(f"--layers {counted} but {options.model} has {layers} layers: leave out --layers")
-        plan = _plan(options, layers, known_of(config, trial.known))
-        samples = plan.replicas * (plan.batch or plan.microbatches * max(2, *(s.lanes for s in plan.stages), 2))
-        trial = dataclasses.replace(trial, plan=plan.to_toml(), image=plan.image or trial.known.image, samples=samples)
 
         def say(what: str) -> None:
-            status.update(f"{options.model}: {options.steps} steps on {what}")
+            status.update(f"{name}: {options.steps} steps on {what}")
 
         tolerance = TOLERANCE[options.dtype]
         found = run_trial(trial, say)
@@ -102,7 +101,7 @@ def run(options: Options) -> int:
         exact = found.worst <= tolerance
         alone = None
         if not exact and math.isfinite(found.worst) and not (wrong and wrong.on_ranks):
-            status.update(f"{options.model}: what rounding alone does")
+            status.update(f"{name}: what rounding alone does")
             alone = rounding(trial)
     if options.json:
         print(json.dumps(_facts(options, plan, found, exact, wrong, alone)))
@@ -138,28 +137,6 @@ def _explained(wrong: Misread, exact: bool) -> str:
 def _norms(names: list[str]) -> str:
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     return f"norm{'s' * (len(names) > 1)} {', '.join(names[:_NAMES])}{more}"
-
-
-def _config(options: Options) -> Config:
-    """The settings of a run with the same model: what its function is given, and how it is cut."""
-    names = ("model", *MODEL_OPTIONS, "model_options", "partition_method", "image_size", "seed")
-    return Config(**{name: getattr(options, name) for name in names})
-
-
-def _plan(options: Options, layers: int, known: dict[str, Any]) -> Plan:
-    flags = {name: getattr(options, name) for name in PLAN_FLAGS}
-    if options.plan is None:
-        return Plan.from_flags(Flags(**flags), layers=layers, **known)
-    batch = flags.pop("batch_size")
-    plan = plan_show.loaded(plan_show.Options(**flags, plan=options.plan))
-    if batch is None or batch == plan.batch:
-        return plan
-    if plan.batch is not None:
-        raise ValueError(
-            f"--batch-size {batch} contradicts {options.plan}, which has batch = {plan.batch}: leave out --batch-size, "
-            f"or change the plan"
-        )
-    return dataclasses.replace(plan, batch=batch)
 
 
 def _facts(
@@ -215,8 +192,8 @@ def _draw(options: Options, plan: Plan, found: Differences, exact: bool, known: 
         console.print(f"and {len(rows) - _ROWS} more, none larger than {rows[_ROWS][0]:.2e}")
     verdict = "exact" if exact else "NOT EXACT"
     console.print(
-        f"[bold]{verdict}[/bold]: {options.model} under {plan.schedule} on {plan.world_size} processes differs from "
-        f"{known} by at most {found.worst:.2e} ({options.dtype}, {options.steps} steps, "
+        f"[bold]{verdict}[/bold]: {options.model.name} under {plan.schedule} on {plan.world_size} processes differs "
+        f"from {known} by at most {found.worst:.2e} ({options.dtype}, {options.steps} steps, "
         f"tolerance {TOLERANCE[options.dtype]:g})",
         soft_wrap=True,
     )

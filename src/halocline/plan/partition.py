@@ -1,4 +1,4 @@
-"""The partition: which consecutive layers form each stage, by the methods that --balance and --partition_method name.
+"""The partition: which consecutive layers form each stage, by the methods that --balance names.
 
 Pure arithmetic over layer numbers: it sees costs, parameter counts or kinds of layers, never a model.
 """
@@ -60,13 +60,13 @@ def partition(
     name, _, numbers = method.partition(":")
     if name.replace(",", "").replace(" ", "").isdigit():
         name, numbers = "balance", method
-    require_choice("partition_method", name, METHODS)
+    require_choice("balance", name, METHODS)
     if name == "balance":
         return _balance(whole_numbers("balance", numbers), layers, stages)
     if name == "custom":
         return _custom(whole_numbers("custom", numbers), layers, stages)
     if numbers:
-        raise ValueError(f"partition_method = {method!r} carries numbers but {name} takes 0: write {name!r}")
+        raise ValueError(f"balance = {method!r} carries numbers but {name} takes 0: write {name!r}")
     if name == "uniform":
         return _uniform(layers, stages)
     if name == "uniform_floor":
@@ -115,21 +115,19 @@ def _custom(bounds: tuple[int, ...], layers: int, stages: int) -> Ranges:
     shown = f"custom:{_text(bounds)}"
     if len(bounds) != stages + 1:
         raise ValueError(
-            f"partition_method = {shown} has {len(bounds)} numbers for {stages} stages: give {stages + 1}, "
+            f"balance = {shown} has {len(bounds)} numbers for {stages} stages: give {stages + 1}, "
             f"the first layer of each stage and then the number of layers"
         )
     if bounds[0] != 0:
-        raise ValueError(f"partition_method = {shown} starts at {bounds[0]}: start at 0, the first layer")
+        raise ValueError(f"balance = {shown} starts at {bounds[0]}: start at 0, the first layer")
     for before, after in pairwise(bounds):
         if after <= before:
             raise ValueError(
-                f"partition_method = {shown} is out of order, {after} follows {before}: each number must be larger "
+                f"balance = {shown} is out of order, {after} follows {before}: each number must be larger "
                 f"than the one before, use {before + 1} or more"
             )
     if bounds[-1] != layers:
-        raise ValueError(
-            f"partition_method = {shown} ends at {bounds[-1]} but the model has {layers} layers: end at {layers}"
-        )
+        raise ValueError(f"balance = {shown} ends at {bounds[-1]} but the model has {layers} layers: end at {layers}")
     return tuple(pairwise(bounds))
 
 
@@ -141,7 +139,7 @@ def _uniform(layers: int, stages: int) -> Ranges:
     last = layers - size * (stages - 1)
     if last < 1:
         raise ValueError(
-            f"partition_method = 'uniform' puts {size} layers on each stage and leaves none of {layers} for the last "
+            f"balance = 'uniform' puts {size} layers on each stage and leaves none of {layers} for the last "
             f"of {stages}: use uniform_floor, or {math.ceil(layers / size)} stages"
         )
     return _ranges([size] * (stages - 1) + [last])
@@ -263,7 +261,7 @@ def _ranges(sizes: Sequence[int]) -> Ranges:
 def _known(method: str, name: str, values: Sequence | None, layers: int) -> Sequence:
     if values is None:
         raise ValueError(
-            f"partition_method = {method!r} needs {name} for each of the {layers} layers and got 0: pass {name}=[...]"
+            f"balance = {method!r} needs {name} for each of the {layers} layers and got 0: pass {name}=[...]"
         )
     if len(values) != layers:
         raise ValueError(f"{name} has {len(values)} entries but the model has {layers} layers: give one per layer")

@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from halocline.plan.require import require_choice, require_degree, require_type
 from halocline.plan.stage import Stage
-
-if TYPE_CHECKING:
-    from halocline.plan.flags import Flags
 
 SCHEDULES = (
     "layer",
@@ -118,11 +115,10 @@ class Plan:
         return cls(stages=tuple(Stage((s, s + 1)) for s in range(stages)), **fields)
 
     @classmethod
-    def from_flags(
-        cls, flags: Flags | Sequence[str] | None = None, *, layers: int | None = None, **fields: Any
-    ) -> Plan:
-        """The plan that now-dl's or Merak's command line describes: a Flags, a list of words, or the flags by name."""
-        from halocline.plan.from_flags import plan_from_flags
+    def from_flags(cls, flags: str | Sequence[str] | None = None, *, layers: int | None = None, **fields: Any) -> Plan:
+        """The plan that flags describe: `Plan.from_flags(stages=3, tiles="2x2")`, or a command line, also now-dl's or
+        Merak's. `layers` counts the model's."""
+        from halocline.plan.flags.dialects import plan_from_flags
 
         return plan_from_flags(flags, layers=layers, **fields)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from typing import Any
 
@@ -61,15 +62,16 @@ def _lines(item: Plan | Stage, skip: str = "") -> list[str]:
         # The schedule and the microbatches are written even at their defaults: they are what a reader looks for.
         if field.name == skip or (value == field.default and field.name not in ("schedule", "microbatches")):
             continue
-        lines.append(f"{field.name} = {_value(value)}")
+        lines.append(f"{field.name} = {value_text(value)}")
     return lines
 
 
-def _value(value: object) -> str:
+def value_text(value: object) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{value}"'
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, tuple):
-        return "[" + ", ".join(_value(v) for v in value) + "]"
+        return "[" + ", ".join(value_text(v) for v in value) + "]"
     return repr(value)

@@ -9,16 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halocline.train.config import Config
+    from halocline.train.settings import Settings
     from halocline.train.trainer import Outcome, Trainer
 
 _HOMES = {
-    "Config": "halocline.train.config",
     "Outcome": "halocline.train.trainer",
+    "Settings": "halocline.train.settings",
     "Trainer": "halocline.train.trainer",
 }
 
-__all__ = ["Config", "Outcome", "Trainer"]
+__all__ = ["Outcome", "Settings", "Trainer"]
 
 
 def __getattr__(name: str) -> Any:

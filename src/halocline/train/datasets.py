@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Any
 
 from halocline.data.augment import parse
@@ -12,64 +11,72 @@ from halocline.data.opening import CIFAR, FOLDER, LESION, SYNTHETIC, open_datase
 from halocline.data.split import EVALUATION, TRAIN
 from halocline.models.model import SPANS, Model
 from halocline.plan.plan import Plan
-from halocline.train.config import Config
+from halocline.train import settings as words
+from halocline.train.settings import Settings
 
-APPS = {1: FOLDER, 2: CIFAR, 3: SYNTHETIC}
-"""now-dl's numbers."""
+GENERATED = {words.SYNTHETIC: SYNTHETIC, words.LESIONS: LESION}
 BATCHES = 10
 """Generated data: batches of an epoch where nothing is said."""
 
 
-def with_samples(config: Config, plan: Plan) -> Config:
+def with_samples(settings: Settings, plan: Plan) -> Settings:
     """The settings with the number of generated samples, so that a run which goes on with other batches has the same
     data."""
     assert plan.batch is not None
-    return config if config.samples is not None else replace(config, samples=BATCHES * plan.batch * plan.replicas)
+    return settings.but(samples=settings.data.samples or BATCHES * plan.batch * plan.replicas)
 
 
 def open_datasets(
-    config: Config,
+    settings: Settings,
     plan: Plan,
     model: Model,
     known_bad: Collection[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Dataset, Dataset | None]:
     """The samples to train on and those to evaluate on, if any. `known_bad` files are left out unchecked."""
-    app = LESION if config.lesions else APPS[config.app]
-    config = with_samples(config, plan)
-    settings: dict[str, Any] = {
-        "task": _task(config, model),
+    app, datapath = source_of(settings.data.source)
+    settings = with_samples(settings, plan)
+    given: dict[str, Any] = {
+        "task": _task(settings, model),
         "classes": model.classes,
         "channels": model.channels,
         # Files say how large they are, and so do lesions and CIFAR-10; synthetic images suit the model.
         "image": plan.image or (model.image if app == SYNTHETIC else None),
-        "samples": config.samples,
-        "seed": config.seed,
-        "evaluation_fraction": config.evaluation_fraction,
-        "bad": config.bad_files,
+        "samples": settings.data.samples,
+        "seed": settings.run.seed,
+        "evaluation_fraction": settings.data.evaluation_fraction,
+        "bad": settings.data.bad_files,
         "known_bad": known_bad,
-        "level": config.level,
-        "mean": _numbers("mean", config.mean),
-        "std": _numbers("std", config.std),
-        "augment": parse(config.augment or ""),
+        "level": settings.data.level,
+        "mean": _numbers("mean", settings.data.mean),
+        "std": _numbers("std", settings.data.std),
+        "augment": parse(settings.data.augment or ""),
         "sequence": model.sequence,
         "vocabulary": model.classes,
-        "tokenizer": config.tokenizer,
-        "objective": config.objective,
+        "tokenizer": settings.data.tokenizer,
+        "objective": settings.data.objective,
         "progress": progress,
     }
-    datapath = config.datapath if app in (FOLDER, CIFAR) else None
-    trained = open_dataset(app, datapath, split=TRAIN, **settings)
-    if not config.evaluation_fraction:
+    trained = open_dataset(app, datapath, split=TRAIN, **given)
+    if not settings.data.evaluation_fraction:
         return trained, None
     if not model.sequence:
-        settings["image"] = trained.inputs[0].pixels  # where files say it, a folder for evaluation might say another
-    return trained, open_dataset(app, datapath, split=EVALUATION, **settings)
+        given["image"] = trained.inputs[0].pixels  # where files say it, a folder for evaluation might say another
+    return trained, open_dataset(app, datapath, split=EVALUATION, **given)
 
 
-def _task(config: Config, model: Model) -> str:
+def source_of(text: str) -> tuple[str, str | None]:
+    """What --data names: a kind of data, and where it lies."""
+    if text in GENERATED:
+        return GENERATED[text], None
+    if text.startswith(words.CIFAR):
+        return CIFAR, text.removeprefix(words.CIFAR)
+    return FOLDER, text
+
+
+def _task(settings: Settings, model: Model) -> str:
     """What the data is for. Spans are two sequences, an encoder's and a decoder's; every other task has one input."""
-    asked = config.objective or model.task
+    asked = settings.data.objective or model.task
     if asked != model.task and (SPANS in (asked, model.task) or not model.sequence):
         raise ValueError(
             f"objective = {asked} and {model.name} is for {model.task}, which has other inputs: leave out --objective"

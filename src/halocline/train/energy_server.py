@@ -11,7 +11,7 @@ from halocline.energy.client import Client, RankClient, ServerGone, ServerRefuse
 from halocline.plan.plan import Plan
 from halocline.runtime.processes.agreement import gathered
 from halocline.runtime.processes.world import World
-from halocline.train.config import Config
+from halocline.train.settings import Settings
 
 
 class Connection:
@@ -19,17 +19,21 @@ class Connection:
 
     def __init__(
         self,
-        config: Config,
+        settings: Settings,
         plan: Plan,
         world: World,
         frequencies: Sequence[int],
         device: str,
         say: Callable[[str], None],
     ) -> None:
-        assert config.perseus_url is not None
-        token = Path(config.energy_token_file).read_text(encoding="utf-8").strip() if config.energy_token_file else None
-        self._client = Client(config.perseus_url, token=token)
-        self._config, self._plan, self._world, self._device, self._say = config, plan, world, device, say
+        assert settings.energy.energy_server is not None
+        token = (
+            Path(settings.energy.energy_token_file).read_text(encoding="utf-8").strip()
+            if settings.energy.energy_token_file
+            else None
+        )
+        self._client = Client(settings.energy.energy_server, token=token)
+        self._settings, self._plan, self._world, self._device, self._say = settings, plan, world, device, say
         self._frequencies = list(frequencies)
         self._said = False
 
@@ -41,8 +45,8 @@ class Connection:
                 job = self._client.register_job(
                     self._plan,
                     device=self._device,
-                    blocking_power=self._config.blocking_power,
-                    metadata=self._config.model,
+                    blocking_power=self._settings.energy.blocking_power,
+                    metadata=self._settings.model.name,
                 )
             except (ServerGone, ServerRefused) as failure:
                 error = str(failure)

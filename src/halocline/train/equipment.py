@@ -34,23 +34,25 @@ from halocline.runtime.processes.agreement import gathered
 from halocline.runtime.processes.world import World
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import Instruction
-from halocline.train.config import Config
 from halocline.train.cuda_marks import CudaMarks
 from halocline.train.energy_server import Connection
+from halocline.train.settings import Settings
 
 
 class Equipment:
     """The observers of one rank, and what must be given back in the end."""
 
-    def __init__(self, config: Config, plan: Plan, world: World, directory: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: Settings, plan: Plan, world: World, directory: Path, say: Callable[[str], None]
+    ) -> None:
         """Every rank makes one. `directory` is the run's."""
-        self._config, self._plan, self._world, self._directory, self._say = config, plan, world, directory, say
+        self._settings, self._plan, self._world, self._directory, self._say = settings, plan, world, directory, say
         self.observers: tuple[Any, ...] = ()
         """For the engine, in this order."""
         self.sweep: Sweep | None = None
         self._log: WindowLog | None = None
         self._controller: Controller | None = None
-        if not (config.export_timing_csv or config.perseus_url or config.sweeps):
+        if not (settings.energy.timing_csv or settings.energy.energy_server or settings.energy.sweep):
             return
         self._schedule = generate(plan)
         self._device = self._open()
@@ -71,7 +73,7 @@ class Equipment:
             self._log.close()
         if self.sweep is not None and self.sweep.found and self._world.rank == 0:
             assert self._device is not None
-            target = self._config.profile or self._directory / PROFILE
+            target = self._settings.energy.profile or self._directory / PROFILE
             write_profile(target, self.sweep.found, self._device.name, self.sweep.blocking)
             whole = "" if self.sweep.done else " so far, for the sweep was cut short"
             self._say(f"{target} has {len(self.sweep.found)} rows{whole}")
@@ -82,13 +84,13 @@ class Equipment:
         where = self._world.device
         cuda = where.type == "cuda"
         return open_device(
-            self._config.meter,
+            self._settings.energy.meter,
             schedule=self._schedule,
             rank=self._world.rank,
             directory=self._directory / "devices",
             gpu=f"GPU-{torch.cuda.get_device_properties(where).uuid}" if cuda else None,
             index=(where.index or 0) if cuda else self._world.rank,
-            seed=self._config.seed,
+            seed=self._settings.run.seed,
         )
 
     def _marks(self) -> Marks:
@@ -99,45 +101,47 @@ class Equipment:
     # -- the observer ----------------------------------------------------------------------------------------------
 
     def _control(self, row: Sequence[Instruction]) -> Controller:
-        config, device = self._config, self._device
+        settings, device = self._settings, self._device
         name = device.name if device is not None else None
         clock, player = None, None
         listeners: list[Listener] = []
-        if config.perseus_url or config.sweeps:
+        if settings.energy.energy_server or settings.energy.sweep:
             clock = GuardedClock(device, self._say) if isinstance(device, Clock) else None
             frequencies: list[int] = clock.frequencies() if clock is not None else []
-            playing = self._from_server(row, frequencies) if config.perseus_url else self._sweeping(row, clock)
+            playing = (
+                self._from_server(row, frequencies) if settings.energy.energy_server else self._sweeping(row, clock)
+            )
             player = playing
             listeners.append(playing)
-        if config.export_timing_csv:
+        if settings.energy.timing_csv:
             listeners.append(TimingCsv(self._directory, self._world.rank, meter=name, say=self._say))
         sampler = CounterWatch(device) if device is not None else None
         return Controller(row, self._marks(), sampler=sampler, clock=clock, player=player, listeners=listeners)
 
     def _from_server(self, row: Sequence[Instruction], frequencies: Sequence[int]) -> ServerPlayer:
-        assert self._config.perseus_url is not None
+        assert self._settings.energy.energy_server is not None
         name = self._device.name if self._device is not None else "unmeasured"
-        connection = Connection(self._config, self._plan, self._world, frequencies, name, self._say)
+        connection = Connection(self._settings, self._plan, self._world, frequencies, name, self._say)
         self._log = WindowLog(self._directory, self._world.rank, name)
         return ServerPlayer(
             connection.open,
             row,
-            self._config.num_prof_steps,
+            self._settings.energy.profile_steps,
             available=frequencies,
-            warmup=self._config.num_warmup_steps,
+            warmup=self._settings.energy.profile_warmup,
             settle=self._settle(),
             say=self._say,
             over=self._log.write,
         )
 
     def _sweeping(self, row: Sequence[Instruction], clock: GuardedClock | None) -> SweepPlayer:
-        config, world = self._config, self._world
+        settings, world = self._settings, self._world
         shared = set.intersection(*map(set, gathered(world, clock.frequencies() if clock is not None else [])))
         self.sweep = Sweep(
             len(self._plan.stages),
             sorted(shared, reverse=True),
-            lowest=config.lowest_frequency,
-            stride=config.frequency_stride,
+            lowest=settings.energy.lowest_frequency,
+            stride=settings.energy.frequency_stride,
         )
 
         def exchange(report: Report) -> Mapping[int, Report]:
@@ -146,9 +150,9 @@ class Equipment:
         return SweepPlayer(
             self.sweep,
             row,
-            config.num_prof_steps,
+            settings.energy.profile_steps,
             exchange,
-            warmup=config.num_warmup_steps,
+            warmup=settings.energy.profile_warmup,
             settle=self._settle(),
             stuck=lambda: clock.stuck if clock is not None else None,
         )

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from halocline.models import hf
 from halocline.train.checkpoint import Checkpoint, complete
-from halocline.train.config import Config
 from halocline.train.manifest import NAME, Damaged
 from halocline.train.planning import model_of
 from halocline.train.run_directory import RunDirectory
+from halocline.train.settings import Settings
 from halocline.train.tensor_file import Heading, order, sync_directory, write
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
@@ -49,8 +49,7 @@ def export(source: str, out: str, dtype: str | None = None) -> str:
 def export_to_hf(source: str, directory: str, dtype: str | None = None) -> str:
     """Write the weights in Hugging Face's layout; what was done, in words."""
     checkpoint = opened(Path(source))
-    known = {k: v for k, v in checkpoint.manifest.config.items() if k in Config.__dataclass_fields__}
-    hf.save(directory, model_of(Config(**known)), weights(checkpoint, _dtype(dtype)))
+    hf.save(directory, model_of(Settings.of(**checkpoint.manifest.config)), weights(checkpoint, _dtype(dtype)))
     return f"wrote {directory}: {checkpoint.manifest.config.get('model')} of step {checkpoint.manifest.step}"
 
 

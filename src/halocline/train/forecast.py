@@ -1,6 +1,6 @@
 """What a run would be, found without starting it: its plan proved and priced, and what each stage has, does and keeps.
 
-    forecast(config)    # what --dry-run prints
+    forecast(settings)    # what --dry-run prints
 
 Operations and bytes come from running the layers without data; time is theirs at a speed that is assumed and said.
 """
@@ -19,9 +19,9 @@ from halocline.runtime.building import check_divisible
 from halocline.runtime.layers import named_layers
 from halocline.schedule.generate import generate
 from halocline.simulation import Costs, simulate
-from halocline.train.config import Config
-from halocline.train.planning import as_it_was, model_of, named, plan_of
+from halocline.train.planning import as_it_was, model_of, named, plan_to_train
 from halocline.train.run_directory import resolved
+from halocline.train.settings import Settings
 
 SPEED = 100e12
 """Operations per second of one rank, for want of a measurement: about what an A100 does of a transformer in bf16."""
@@ -65,23 +65,22 @@ class Forecast:
     cannot be counted."""
 
 
-def forecast(config: Config) -> Forecast:
+def forecast(settings: Settings) -> Forecast:
     """Everything about a run that can be known before it starts."""
-    config, plan = resolved(named(config))
-    model = model_of(config)
-    if plan is None:
-        plan = plan_of(config, model)
-    check_divisible(Layout(plan), named_layers(model.layers))
+    found = resolved(named(settings))
+    settings, model = found.settings, model_of(found.settings)
+    plan = found.plan or plan_to_train(settings, model, found.samples)
+    layout = Layout(plan)
+    check_divisible(layout, named_layers(model.layers))
     try:
         with as_it_was(model):
             done: tuple[LayerWork, ...] | None = work(model, plan.image)
         size = count(model, None if plan.image is None else (plan.image[0], plan.image[1]))
     except ValueError:  # a layer that cannot be run without data: the plan can still be proved and drawn
         done, size = None, count(model, activations=False)
-    costs = _costs(config, plan, done, size) if done is not None else _by_layers(plan)
+    costs = _costs(settings, layout, done, size) if done is not None else _by_layers(plan)
     schedule = generate(plan)
-    found = simulate(schedule, costs)
-    layout = Layout(plan)
+    priced = simulate(schedule, costs)
     samples = _samples(plan)
     stages = []
     for number, stage in enumerate(plan.stages):
@@ -98,9 +97,9 @@ def forecast(config: Config) -> Forecast:
         plan,
         tuple(stages),
         schedule.instruction_count,
-        found.makespan,
-        found.bubble,
-        found.peak_memory if done is not None else None,
+        priced.makespan,
+        priced.bubble,
+        priced.peak_memory if done is not None else None,
     )
 
 
@@ -110,20 +109,19 @@ def _samples(plan: Plan) -> float:
     return plan.batch / plan.microbatches
 
 
-def _costs(config: Config, plan: Plan, done: Sequence[LayerWork], size: Count) -> Costs:
+def _costs(settings: Settings, layout: Layout, done: Sequence[LayerWork], size: Count) -> Costs:
     """Of each rank of each stage. Tensor-parallel ranks' activations count whole, though parts of them are divided."""
-    samples = _samples(plan)
+    samples = _samples(layout.plan)
     forward, activations, boundaries, weights = [], [], [], []
-    layout = Layout(plan)
-    for number, stage in enumerate(plan.stages):
+    for number, stage in enumerate(layout.plan.stages):
         inside = slice(*stage.layers)
         shares = stage.tile_count * stage.lanes
         forward.append(samples * sum(layer.flops for layer in done[inside]) / stage.team_size / SPEED)
         activations.append(samples * sum(layer.activation_bytes or 0 for layer in size.layers[inside]) / shares)
         first = stage.layers[0]
         boundaries.append(samples * done[first - 1].output_bytes if first else 0.0)
-        held = sum(layer.parameters for layer in done[inside]) * WIDTH[config.dtype] / stage.tensor
-        whole, divided = _divided(config, stage.shard)
+        held = sum(layer.parameters for layer in done[inside]) * WIDTH[settings.run.dtype] / stage.tensor
+        whole, divided = _divided(settings, stage.shard)
         weights.append(held * (whole + divided / len(layout.sharers(number))))
     return Costs(
         forward=forward,
@@ -134,12 +132,12 @@ def _costs(config: Config, plan: Plan, done: Sequence[LayerWork], size: Count) -
     )
 
 
-def _divided(config: Config, shard: str) -> tuple[int, int]:
+def _divided(settings: Settings, shard: str) -> tuple[int, int]:
     """Numbers kept for each parameter (itself, its gradient, the optimizer's): whole, and divided among its sharers."""
-    states = STATES[config.optimizer]
+    states = STATES[settings.optimizer.name]
     if shard == PARAMETERS:
         return 0, 2 + states
-    return (2, states) if shard != "none" or config.shard_optimizer else (2 + states, 0)
+    return (2, states) if shard != "none" or settings.optimizer.shard_optimizer else (2 + states, 0)
 
 
 def _by_layers(plan: Plan) -> Costs:

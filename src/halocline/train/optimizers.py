@@ -13,26 +13,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from halocline.train.settings import OptimizerSettings
+
 
 @dataclass(frozen=True)
 class OptimizerMaker:
     """Makes an optimizer from parameters. Biases and the weights of norms (tensors of one dim) are not decayed."""
 
-    name: str = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.9
-    """Of sgd; the first beta of adamw."""
-    beta2: float = 0.999
-    weight_decay: float = 0.0
-    decay_all: bool = False
+    settings: OptimizerSettings
 
     def groups(self, parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
         """The parameters as groups: those that decay and those that do not. Every rank of a stage makes the same."""
         every = list(parameters)
-        decayed = [p for p in every if self.decay_all or p.ndim > 1]
-        kept = [p for p in every if not (self.decay_all or p.ndim > 1)]
+        decayed = [p for p in every if self.settings.decay_all or p.ndim > 1]
+        kept = [p for p in every if not (self.settings.decay_all or p.ndim > 1)]
         groups = [
-            {"params": decayed, "weight_decay": self.weight_decay},
+            {"params": decayed, "weight_decay": self.settings.weight_decay},
             {"params": kept, "weight_decay": 0.0},
         ]
         return [group for group in groups if group["params"]]
@@ -40,35 +36,34 @@ class OptimizerMaker:
     def __call__(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
         given = list(parameters)
         groups = given if given and isinstance(given[0], dict) else self.groups(given)
-        if self.name == "adamw":
-            return torch.optim.AdamW(groups, lr=self.lr, betas=(self.momentum, self.beta2))
-        return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum)
+        said = self.settings
+        if said.name == "adamw":
+            return torch.optim.AdamW(groups, lr=said.lr, betas=(said.momentum, said.beta2))
+        return torch.optim.SGD(groups, lr=said.lr, momentum=said.momentum)
 
 
 @dataclass(frozen=True)
 class LearningRate:
-    """The learning rate of each step: it rises over `warmup` steps, then follows its schedule to `final` x `peak`.
+    """The learning rate of each step: it rises over `warmup` steps, then follows its schedule to `final_lr` x `lr`.
 
         constant  /-----        cosine  /-.           linear  /\\
                  /                     /   `-.__             /  \\__
     """
 
-    peak: float
-    schedule: str = "constant"
-    warmup: int = 0
+    settings: OptimizerSettings
     total: int = 1
     """Steps of the whole run."""
-    final: float = 0.0
 
     def at(self, step: int) -> float:
         """Of the step after `step` steps were taken."""
-        if step < self.warmup:
-            return self.peak * (step + 1) / self.warmup
-        if self.schedule == "constant":
-            return self.peak
-        done = min(1.0, (step - self.warmup) / max(1, self.total - self.warmup))
-        share = (1 + math.cos(math.pi * done)) / 2 if self.schedule == "cosine" else 1 - done
-        return self.peak * (self.final + (1 - self.final) * share)
+        said = self.settings
+        if step < said.warmup:
+            return said.lr * (step + 1) / said.warmup
+        if said.lr_schedule == "constant":
+            return said.lr
+        done = min(1.0, (step - said.warmup) / max(1, self.total - said.warmup))
+        share = (1 + math.cos(math.pi * done)) / 2 if said.lr_schedule == "cosine" else 1 - done
+        return said.lr * (said.final_lr + (1 - said.final_lr) * share)
 
 
 def set_learning_rate(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:

@@ -6,8 +6,7 @@ Knows settings, models and plans; starts nothing.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch.nn.functional as F
@@ -18,51 +17,51 @@ from halocline.models.answer import answer, shape_of
 from halocline.models.count import count
 from halocline.models.model import CLASSIFICATION, Model, make, options_of
 from halocline.models.work import work
-from halocline.plan.flags import Flags
 from halocline.plan.plan import Plan
 from halocline.runtime.layers import named_layers, own_randomness
 from halocline.tiling.untouched import untouched
-from halocline.train.config import PLAN_FLAGS, Config
+from halocline.train.settings import Settings
 
 BATCH = 32
 """Samples of a replica's batch where nothing is said."""
 
 
-def named(config: Config) -> Config:
+def named(settings: Settings) -> Settings:
     """The settings with the model named where only --from-hf says which it is."""
-    if config.model is not None or config.from_hf is None:
-        return config
-    address, options = hf.describe(config.from_hf)
-    said = {**{k: v for k, v in options.items() if v is not None}, **config.options_of_model}
-    return replace(config, model=address, model_options=",".join(f"{name}={value}" for name, value in said.items()))
+    if settings.model.name is not None or settings.model.from_hf is None:
+        return settings
+    address, options = hf.describe(settings.model.from_hf)
+    said = {**{k: v for k, v in options.items() if v is not None}, **settings.options_of_model}
+    return settings.but(model=address, model_options=",".join(f"{name}={value}" for name, value in said.items()))
 
 
-def model_of(config: Config) -> Model:
+def model_of(settings: Settings) -> Model:
     """The model that the settings name. One that is built at once is built from the same random numbers everywhere."""
-    if config.model is None:
+    name = settings.model.name
+    if name is None:
         raise ValueError(
             "no model to train: write halocline train MODEL, e.g. resnet-v1-20 or package.module:callable; "
             "halocline models lists them"
         )
-    options, counted = options_for(config, config.model)
+    options, counted = options_for(settings, name)
     classes = None
-    if ":" in config.model and "num_classes" not in options_of(config.model):
+    if ":" in name and "num_classes" not in options_of(name):
         classes = options.pop("num_classes", None)  # a model of one's own need not be told what it answers
-    with own_randomness(config.seed):
-        model = make(config.model, **options)
+    with own_randomness(settings.run.seed):
+        model = make(name, **options)
     if classes is not None:
         model = replace(model, classes=classes)
-    if ":" in config.model and model.task == CLASSIFICATION and model.loss is F.cross_entropy:
-        model = _classifier(config, model)
+    if ":" in name and model.task == CLASSIFICATION and model.loss is F.cross_entropy:
+        model = _classifier(settings, model)
     found = len(named_layers(model.layers))
     if counted not in (None, found):
-        raise ValueError(f"--layers {counted} but {config.model} has {found} layers: leave out --layers")
+        raise ValueError(f"--layers {counted} but {name} has {found} layers: leave out --layers")
     return model
 
 
-def _classifier(config: Config, model: Model) -> Model:
+def _classifier(settings: Settings, model: Model) -> Model:
     """A model of one's own, with as many classes as it answers with: data and loss must not ask for more."""
-    image = Plan.from_flags(image_size=config.image_size).image
+    image, asked = settings.plan.image, settings.model.num_classes
     with as_it_was(model):
         found = answer(model, None if image is None else (image[0], image[1]))
     if found is None:
@@ -73,58 +72,61 @@ def _classifier(config: Config, model: Model) -> Model:
             f"halocline.models.model.Model that names its task and its loss"
         )
     classes = found.shape[1]
-    if config.num_classes is not None and classes < config.num_classes:
+    if asked is not None and classes < asked:
         raise ValueError(
-            f"--num-classes {config.num_classes} but {model.name} answers with {classes}: give it an option "
+            f"--num-classes {asked} but {model.name} answers with {classes}: give it an option "
             f"num_classes, or leave out --num-classes"
         )
     # Ten is what a model has of which nothing was said.
-    said = config.num_classes is not None or model.classes != Model.classes
+    said = asked is not None or model.classes != Model.classes
     return replace(model, classes=min(classes, model.classes) if said else classes)
 
 
-def options_for(config: Config, model: str) -> tuple[dict[str, Any], int | None]:
+def options_for(settings: Settings, model: str) -> tuple[dict[str, Any], int | None]:
     """What the model is made with, and how many layers the settings say it has, where that is no option of it."""
-    options = config.options_of_model
+    options = settings.options_of_model
     if "layers" in options and "layers" not in options_of(model):
         return options, options.pop("layers")  # as for a plan without a model
     return options, None
 
 
-def plan_of(config: Config, model: Model) -> Plan:
-    """The plan that the settings describe, with a batch, and batches accumulated."""
-    if config.plan is None:
-        layers = len(named_layers(model.layers))
-        plan = Plan.from_flags(config.flags, layers=layers, **known_of(config, model))
-    else:
-        plan = _loaded(config, config.plan)
-        dims = len(plan.stages[0].tiles) if plan.image is None else len(plan.image)
-        if dims != 2:
+def plan_of(settings: Settings, model: Model, stages: int = 1) -> Plan:
+    """The plan that the settings describe for a model. `stages` where nothing is said of them: a schedule or passes of
+    gems want two."""
+    said = settings.plan
+    if said.stages is None and (said.schedule is not None or said.passes is not None):
+        stages = 2
+    # A transformer's --layers counts its blocks.
+    words = replace(said, layers=None)
+    return words.plan(layers=len(named_layers(model.layers)), stages=stages, **known_of(settings, model))
+
+
+def plan_to_train(settings: Settings, model: Model, samples: int | None = None) -> Plan:
+    """The plan of a training run, for images of two dims, with a batch: of `samples` a step (all replicas) where a run
+    goes on that had so many, and the settings say nothing else."""
+    plan = plan_of(settings, model)
+    dims = len(plan.stages[0].tiles) if plan.image is None else len(plan.image)
+    if dims != 2:
+        raise ValueError(
+            f"{settings.plan.file or 'the plan'} is for images of {dims} dims, and the data that halocline train reads "
+            f"has 2: train others from Python with halocline.Engine, whose plans may have 1, 2 or 3"
+        )
+    if plan.batch is None and samples is not None:
+        if samples % plan.replicas or samples // plan.replicas < plan.microbatches:
             raise ValueError(
-                f"{config.plan} is for images of {dims} dims, and the data that halocline train reads has 2: train "
-                f"others from Python with halocline.Engine, whose plans may have 1, 2 or 3"
+                f"the run took {samples} samples a step, which {plan.replicas} replicas x {plan.microbatches} "
+                f"microbatches cannot share alike: give --batch-size, or other replicas and microbatches"
             )
-    return accumulated(with_batch(plan), config.accumulate)
+        return replace(plan, batch=samples // plan.replicas)
+    return with_batch(plan, settings.plan.accumulate)
 
 
-def with_batch(plan: Plan) -> Plan:
+def with_batch(plan: Plan, accumulated: int = 1) -> Plan:
     """The plan with a batch, where it leaves that open."""
     if plan.batch is not None:
         return plan
-    least = plan.microbatches * max(stage.lanes for stage in plan.stages)
-    return replace(plan, batch=-(-BATCH // least) * least)
-
-
-def accumulated(plan: Plan, times: int) -> Plan:
-    """The plan of a step that sums up several batches: more microbatches of the same size."""
-    if times == 1:
-        return plan
-    return replace(
-        plan,
-        microbatches=plan.microbatches * times,
-        passes=None if plan.passes is None else plan.passes * times,
-        batch=None if plan.batch is None else plan.batch * times,
-    )
+    least = plan.microbatches // accumulated * max(stage.lanes for stage in plan.stages)
+    return replace(plan, batch=-(-BATCH // least) * least * accumulated)
 
 
 def as_it_was(model: Model) -> AbstractContextManager[None]:
@@ -133,37 +135,19 @@ def as_it_was(model: Model) -> AbstractContextManager[None]:
     return untouched(module for layer in built for module in layer.modules())
 
 
-def known_of(config: Config, model: Model) -> dict[str, Any]:
-    """What the method of cutting a model into stages wants to know of its layers."""
-    method = (config.partition_method or "").partition(":")[0]
+def known_of(settings: Settings, model: Model) -> dict[str, Any]:
+    """What the way of sharing out layers wants to know of them."""
+    method = (settings.plan.balance or "").partition(":")[0]
     if method == "parameters":
         return {"parameters": [layer.parameters for layer in count(model, activations=False).layers]}
     if method in ("profile", "autopipe"):
-        image = Plan.from_flags(image_size=config.image_size).image
         with as_it_was(model):
-            return {"costs": [layer.flops for layer in work(model, image)]}
+            return {"costs": [layer.flops for layer in work(model, settings.plan.image)]}
     if method == "uniform_transformer":
         if not model.kinds:
             raise ValueError(
-                f"partition_method = {method!r} is for transformers, and {model.name} does not say which of its layers "
-                f"are blocks: use uniform, parameters or autopipe, or give your Model its kinds"
+                f"balance = {method!r} is for transformers, and {model.name} does not say which of its layers are "
+                f"blocks: use uniform, parameters or profile, or give your Model its kinds"
             )
         return {"kinds": model.kinds}
     return {}
-
-
-def _loaded(config: Config, path: str) -> Plan:
-    """A plan.toml, which says everything but for the batch and the image that it may leave out."""
-    plan = Plan.load(Path(path))
-    defaults = {field.name: field.default for field in fields(Flags)}
-    for name in PLAN_FLAGS:
-        value = getattr(config, name)
-        if value != defaults[name] and name not in ("batch_size", "image_size"):
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} {value} beside --plan {path}, which says everything: leave out {flag}")
-    image = Plan.from_flags(image_size=config.image_size).image if config.image_size is not None else None
-    for flag, name, value in (("--batch-size", "batch", config.batch_size), ("--image-size", "image", image)):
-        said = getattr(plan, name)
-        if value is not None and said is not None and value != said:
-            raise ValueError(f"{flag} {value} contradicts {path}, which has {name} = {said}: leave out {flag}")
-    return replace(plan, batch=config.batch_size or plan.batch, image=image or plan.image)

@@ -30,11 +30,11 @@ from halocline.runtime.processes.launch import RankFailed, join, run_local
 from halocline.runtime.processes.lost import PeerLost
 from halocline.runtime.processes.nodes import Nodes
 from halocline.train.checkpoint import name_of
-from halocline.train.config import Config
 from halocline.train.interrupt import EXIT_CODE, SIGNALS, deaf
-from halocline.train.planning import model_of, named, plan_of
+from halocline.train.planning import model_of, named, plan_to_train
 from halocline.train.progress import Progress, progress, score_words
 from halocline.train.run_directory import resolved
+from halocline.train.settings import Settings
 from halocline.train.trainer import Outcome, Trainer
 
 Show = Callable[[int], Progress]
@@ -57,27 +57,27 @@ class Failure:
     code: int
 
 
-def start(config: Config, shown: Show | None = None, nodes: Nodes | None = None) -> int:
+def start(settings: Settings, shown: Show | None = None, nodes: Nodes | None = None) -> int:
     """Run to the end; the exit code. `shown` makes what shows a rank's progress. Of several `nodes` each calls this."""
-    config, plan = resolved(named(config))
-    shown = shown or partial(progress, verbose=config.verbose)
-    if plan is None:
-        plan = plan_of(config, model_of(config))
+    found = resolved(named(settings))
+    settings = found.settings
+    shown = shown or partial(progress, verbose=settings.run.verbose)
+    plan = found.plan or plan_to_train(settings, model_of(settings), found.samples)
     place = detect() if nodes is None else None
     if place is not None or (plan.world_size == 1 and nodes is None):
-        return _report(_rank(config, plan.to_toml(), shown), speaks=place is None or place.rank == 0)
+        return _report(_rank(settings, plan, shown), speaks=place is None or place.rank == 0)
     interrupted: list[int] = []
     with _passing_on(interrupted):
         try:
             ranks = run_local(
                 plan.world_size if nodes is None else nodes.share(plan.world_size),
                 _started_rank,
-                config,
-                plan.to_toml(),
+                settings,
+                plan,
                 shown,
                 signals="SIGHUP,SIGQUIT",
                 nodes=nodes,
-                deadline=config.deadline,
+                deadline=settings.run.deadline,
             )
         except RankFailed as error:
             if interrupted:
@@ -90,10 +90,10 @@ def start(config: Config, shown: Show | None = None, nodes: Nodes | None = None)
     return _report(failures[0] if failures else ranks[0], speaks=nodes is None or nodes.rank == 0)
 
 
-def _started_rank(config: Config, plan: str, shown: Show) -> Outcome | Failure:
+def _started_rank(settings: Settings, plan: Plan, shown: Show) -> Outcome | Failure:
     """In a process started here. One that has lost another leaves as failed, so that the launcher ends all."""
     launcher = os.getppid()
-    end = _rank(config, plan, shown)
+    end = _rank(settings, plan, shown)
     if os.getppid() != launcher:
         os._exit(EXIT_CODE)  # the launcher was killed; torch would wait for it to take the outcome
     if isinstance(end, Failure) and end.lost:
@@ -101,14 +101,14 @@ def _started_rank(config: Config, plan: str, shown: Show) -> Outcome | Failure:
     return end
 
 
-def _rank(config: Config, plan: str, shown: Show) -> Outcome | Failure:
+def _rank(settings: Settings, plan: Plan, shown: Show) -> Outcome | Failure:
     """One rank's part. An error is handed back: a launcher would print pages for one that is raised."""
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     world = None
     try:
-        world = join(None if config.device == "auto" else config.device, deadline=config.deadline)
-        return Trainer(config, plan=Plan.from_toml(plan), world=world, shown=shown(world.rank)).fit()
+        world = join(None if settings.run.device == "auto" else settings.run.device, deadline=settings.run.deadline)
+        return Trainer(settings, plan=plan, world=world, shown=shown(world.rank)).fit()
     except Exception as error:
         story = str(error) if isinstance(error, TOLD) else lost_worker(error)
         if story is None:

@@ -1,6 +1,6 @@
 """The loop: batches in, steps out, with evaluations, metrics, progress and checkpoints at their turns.
 
-    Trainer(Config(model="resnet-v1-20", steps=100)).fit()
+    Trainer(Settings.of(model="resnet-v1-20", steps=100)).fit()
 
 One trainer for images and text, for one process and for many; everything it does is another file's noun.
 """
@@ -12,7 +12,7 @@ import resource
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 from halocline.data.dataset import Dataset, skipped
 from halocline.models import hf
 from halocline.models.model import Model
+from halocline.plan.flags.fields import flat
 from halocline.plan.plan import Plan
 from halocline.runtime.engine import Engine, StepResult
 from halocline.runtime.processes.agreement import gathered, raise_alike
@@ -30,7 +31,6 @@ from halocline.runtime.processes.launch import stop as tell
 from halocline.runtime.processes.world import World
 from halocline.train import checkpoint as checkpoints
 from halocline.train.batches import Batches, Work
-from halocline.train.config import Config
 from halocline.train.datasets import open_datasets, with_samples
 from halocline.train.equipment import Equipment
 from halocline.train.evaluation import evaluate
@@ -38,11 +38,12 @@ from halocline.train.export import weights
 from halocline.train.interrupt import Interrupt
 from halocline.train.metrics import EVALUATION, STEP, Metrics
 from halocline.train.optimizers import LearningRate, OptimizerMaker, set_learning_rate
-from halocline.train.planning import model_of, plan_of, with_batch
+from halocline.train.planning import model_of, plan_of, plan_to_train, with_batch
 from halocline.train.progress import Progress, Speed, Standing, progress, score_words
 from halocline.train.pytorch_trace import PytorchTrace
 from halocline.train.restoring import restore, restore_weights
 from halocline.train.run_directory import Beginning, RunDirectory, beginning, versions
+from halocline.train.settings import SHAPE, Settings
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 """Of parameters and images."""
@@ -66,14 +67,14 @@ class Outcome:
 class Trainer:
     """Trains a model under a plan. Every process of the plan makes one and calls `fit`.
 
-    What is not given is made from `config`: the model by its name, the plan from its flags, the data by --app. A
+    What is not given is made from `settings`: the model by its name, the plan from its words, the data by --data. A
     `dataset` of your own has the methods of `halocline.data.dataset.Dataset`; without an `evaluation` beside it there
     is none. `observers` are told of every instruction, and progress is `shown` there.
     """
 
     def __init__(
         self,
-        config: Config,
+        settings: Settings,
         *,
         plan: Plan | None = None,
         model: Model | None = None,
@@ -83,25 +84,26 @@ class Trainer:
         observers: Any = (),
         shown: Progress | None = None,
     ) -> None:
-        self.model = model if model is not None else model_of(config)
-        self.plan = with_batch(plan) if plan is not None else plan_of(config, self.model)
-        config = self.config = with_samples(config, self.plan)
-        self.world = world or join(None if config.device == "auto" else config.device, deadline=config.deadline)
+        self.model = model if model is not None else model_of(settings)
+        self.plan = with_batch(plan) if plan is not None else plan_to_train(settings, self.model)
+        settings = self.settings = with_samples(settings, self.plan)
+        device = None if settings.run.device == "auto" else settings.run.device
+        self.world = world or join(device, deadline=settings.run.deadline)
         self.progress = shown or progress(self.world.rank)
-        begin = Beginning(**self._told(lambda: vars(beginning(config))))
+        begin = Beginning(**self._told(lambda: vars(beginning(settings))))
         self.directory = RunDirectory(Path(begin.directory))
         if dataset is None:
             dataset, evaluation = self._data()
         if not self.model.sequence:
             self.plan = replace(self.plan, image=dataset.inputs[0].pixels)
-        self.equipment = Equipment(config, self.plan, self.world, self.directory.path, self.progress.say)
+        self.equipment = Equipment(settings, self.plan, self.world, self.directory.path, self.progress.say)
         self.traces = self._traces()
         self.engine = self._engine((*self.equipment.observers, *self.traces, *observers))
         self.batches = self._batches(dataset, True)
         self.held_out = self._batches(evaluation, False) if evaluation is not None else None
-        self.total = config.steps or (config.epochs or config.num_epochs) * len(self.batches)
+        self.total = settings.run.steps or (settings.run.epochs or 1) * len(self.batches)
         """Steps of the whole run."""
-        self.rate = LearningRate(config.lr, config.lr_schedule, config.warmup, self.total, config.final_lr)
+        self.rate = LearningRate(settings.optimizer, self.total)
         self.loss = math.nan
         """Of the last step."""
         self.scores: dict[str, float] = {}
@@ -140,9 +142,9 @@ class Trainer:
                 stop = interrupt.agreed(self.world)
                 self._note(metrics, work, result, rate, time.monotonic() - began)
                 ended = self.engine.steps == self.total
-                if (self._due(self.config.eval_every) or ended) and not stop:
+                if (self._due(self.settings.run.eval_every) or ended) and not stop:
                     self._evaluate(metrics)
-                if self._due(self.config.save_every) or ended or stop:
+                if self._due(self.settings.run.save_every) or ended or stop:
                     self._save()
             self._write_hf(stop)
         return Outcome(self.engine.steps, self.loss, self.scores, str(self.directory.path), self.saved, stop)
@@ -185,20 +187,20 @@ class Trainer:
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        if self.config.save_every == 0:
+        if self.settings.run.save_every == 0:
             return
         root = self.directory.checkpoints
         self.saved = str(self._checkpoint(root))
         if self.world.rank == 0:
-            checkpoints.prune(root, self.config.keep, self.engine.steps)
+            checkpoints.prune(root, self.settings.run.keep, self.engine.steps)
 
     def _checkpoint(self, root: Path) -> Path:
         state = {"sampler": self.batches.sampler.state(), "scores": self.scores, "loss": self.loss}
-        return checkpoints.save(root, self.engine, state, self.config.to_dict(), versions())
+        return checkpoints.save(root, self.engine, state, flat(self.settings), versions())
 
     def _write_hf(self, interrupted: bool) -> None:
         """The weights of the end in Hugging Face's layout, if that was asked for."""
-        target = self.config.to_hf
+        target = self.settings.model.to_hf
         if target is None:
             return
         if interrupted:
@@ -221,8 +223,8 @@ class Trainer:
             if found is None:
                 self.progress.say(f"no checkpoint in {begin.newest_of} yet: starting at step 0")
         if found is None:
-            if self.config.from_hf is not None:
-                source = self.config.from_hf
+            if self.settings.model.from_hf is not None:
+                source = self.settings.model.from_hf
                 restore_weights(self.engine, lambda names: hf.load(source, self.model, names), source)
             return
         restore(self.engine, found)
@@ -236,35 +238,33 @@ class Trainer:
     # -- building ------------------------------------------------------------------------------------------------
 
     def _engine(self, observers: Any) -> Engine:
-        config = self.config
-        maker = OptimizerMaker(
-            config.optimizer, config.lr, config.momentum, config.beta2, config.weight_decay, config.decay_all
-        )
+        settings = self.settings
         return Engine(
             self.plan,
             self.model.layers,
             loss=self.model.loss,
-            optimizer=maker,
+            optimizer=OptimizerMaker(settings.optimizer),
             tied=self.model.tied,
             world=self.world,
-            seed=config.seed,
-            dtype=DTYPES[config.dtype],
-            autocast=torch.bfloat16 if config.dtype == "bf16" else None,
-            channels_last=config.channels_last,
-            clip=config.clip,
-            shard_optimizer=config.shard_optimizer,
-            sequence_parallel=config.sequence_parallel,
-            compile=config.compile,
-            nan=config.nan,
-            timeline=self.directory.timeline if config.timeline else None,
-            offload=config.offload,
+            seed=settings.run.seed,
+            dtype=DTYPES[settings.run.dtype],
+            autocast=torch.bfloat16 if settings.run.dtype == "bf16" else None,
+            channels_last=settings.run.channels_last,
+            clip=settings.optimizer.clip,
+            shard_optimizer=settings.optimizer.shard_optimizer,
+            sequence_parallel=settings.plan.sequence_parallel,
+            compile=settings.run.compile,
+            nan=settings.optimizer.nan,
+            timeline=self.directory.timeline if settings.run.timeline else None,
+            offload=settings.run.offload,
             observers=observers,
         )
 
     def _traces(self) -> tuple[PytorchTrace, ...]:
-        if not self.config.export_pytorch_trace:
+        if not self.settings.run.pytorch_trace:
             return ()
-        return (PytorchTrace(self.directory.path, self.world.rank, self.config.num_warmup_steps, self.progress.say),)
+        warmup = self.settings.energy.profile_warmup
+        return (PytorchTrace(self.directory.path, self.world.rank, warmup, self.progress.say),)
 
     def _batches(self, dataset: Dataset, train: bool) -> Batches:
         assert self.plan.batch is not None
@@ -272,10 +272,10 @@ class Trainer:
             self.engine,
             dataset,
             self.plan.batch * self.plan.replicas,
-            seed=self.config.seed,
+            seed=self.settings.run.seed,
             train=train,
-            workers=self.config.num_workers,
-            dtype=DTYPES[self.config.dtype],
+            workers=self.settings.data.workers,
+            dtype=DTYPES[self.settings.run.dtype],
         )
 
     def _metrics(self) -> Any:
@@ -283,23 +283,37 @@ class Trainer:
         self.speed = Speed()
         if self.world.rank:
             return nullcontext()
-        self.directory.describe(self.plan, self.config)
-        board = self.directory.tensorboard if self.config.tensorboard else None
+        self.directory.describe(self.plan, self._repeated())
+        board = self.directory.tensorboard if self.settings.run.tensorboard else None
         return Metrics(self.directory.metrics, after=self.engine.steps, tensorboard=board)
 
+    def _repeated(self) -> Settings:
+        """The settings that repeat this run: in the words that were said where they make its plan."""
+        plan = self.plan
+        assert plan.batch is not None
+        if self.settings.plan.file is None:
+            gems = plan.schedule == "gems"
+            times = (plan.passes or plan.microbatches) if gems else self.settings.plan.accumulate
+            words = self.settings.but(batch_size=plan.batch // times, microbatch_size=None)
+            with suppress(ValueError):  # of a model that the settings do not name
+                if replace(plan_of(words, self.model), image=plan.image) == plan:
+                    return words
+        by_file = dict.fromkeys((*SHAPE, "batch_size", "microbatch_size"))
+        return self.settings.but(**by_file, plan=self.directory.plan.name, accumulate=1)
+
     def _data(self) -> tuple[Dataset, Dataset | None]:
-        """What --app and the settings beside it name. Rank 0 looks for bad files and tells the others."""
+        """What --data names. Rank 0 looks for bad files and tells the others."""
         opened: list[tuple[Dataset, Dataset | None]] = []
 
         def look() -> list[str]:
-            opened.append(open_datasets(self.config, self.plan, self.model))
+            opened.append(open_datasets(self.settings, self.plan, self.model))
             return sorted({path for dataset in opened[0] if dataset is not None for path in skipped(dataset)})
 
         bad = self._told(look)
         if bad:
             self.progress.say(f"{len(bad)} bad files are left out: {', '.join(bad[:3])}{', ...' if bad[3:] else ''}")
         if not opened:
-            opened.append(open_datasets(self.config, self.plan, self.model, known_bad=bad))
+            opened.append(open_datasets(self.settings, self.plan, self.model, known_bad=bad))
         return opened[0]
 
     def _told(self, ask: Callable[[], Any]) -> Any:

@@ -40,8 +40,7 @@ class Trial:
 
     model: str
     """A name of the zoo, or where the model stands: package.module:callable."""
-    plan: str
-    """As TOML."""
+    plan: Plan
     image: tuple[int, ...]
     samples: int
     """Of a step, all replicas."""
@@ -62,9 +61,7 @@ class Trial:
         return getattr(torch, self.dtype)
 
     def made(self) -> Model:
-        """The model. One that is built at once is built from the same random numbers everywhere."""
-        with own_randomness(self.seed):
-            return make(self.model, **self.options)
+        return known_model(self.model, self.options, self.seed)
 
     @cached_property
     def known(self) -> Model:
@@ -133,6 +130,12 @@ class Trial:
         return images, torch.randint(0, output[1], (self.samples, *output[2:]), generator=generator)
 
 
+def known_model(name: str, options: dict[str, Any], seed: int) -> Model:
+    """The model. One that is built at once is built from the same random numbers everywhere."""
+    with own_randomness(seed):
+        return make(name, **options)
+
+
 class _Failure(NamedTuple):
     """Why a rank could not do its part."""
 
@@ -150,7 +153,7 @@ def optimizer(parameters: Any) -> torch.optim.Optimizer:
 
 def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Differences:
     """Compare. `say` is told what is going on."""
-    plan = Plan.from_toml(trial.plan)
+    plan = trial.plan
     if trial.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device = 'cuda' but this machine has no CUDA device that torch can use: use cpu")
     _full_precision()
@@ -218,7 +221,7 @@ class Misread(NamedTuple):
 
 def misread(trial: Trial, tolerance: float, say: Callable[[str], None] = lambda _: None) -> Misread | None:
     """Compare again where one device is no reference, because torch misreads norms on it; else None."""
-    plan, output = Plan.from_toml(trial.plan), trial.output_shape()
+    plan, output = trial.plan, trial.output_shape()
     batches = trial.batches(output)
     watched: list[MisreadNorms] = []
 
@@ -243,7 +246,7 @@ def rounding(trial: Trial) -> float | None:
     None for words, which have no last bit."""
     if trial.known.sequence:
         return None
-    plan, output = Plan.from_toml(trial.plan), trial.output_shape()
+    plan, output = trial.plan, trial.output_shape()
     batches = trial.batches(output)
     generator = torch.Generator().manual_seed(trial.seed + 1)
     bit = torch.finfo(trial.torch_dtype).eps
@@ -270,7 +273,7 @@ def _compare_here(
     try:
         known = Reference(**torch.load(path, weights_only=True, mmap=True, map_location="cpu"))
         engine = Engine(
-            Plan.from_toml(trial.plan),
+            trial.plan,
             trial.made().layers,
             loss=trial.chosen_loss(output),
             optimizer=optimizer,

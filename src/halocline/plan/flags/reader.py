@@ -1,0 +1,112 @@
+"""A command line into what was said: flag -> value for the flags that stand in it, and nothing for the others.
+
+argparse does the reading. Before it, every spelling becomes the one it knows (`--local_dp` is `--local-DP`, `--no-x` is
+`--x=false`), and a typo is answered with the nearest flag. Knows names and kinds; nothing of what a flag means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from halocline.plan.flags.fields import EXAMPLES
+
+TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def read(
+    kinds: Mapping[str, type],
+    words: Iterable[str],
+    positional: Sequence[str] = (),
+    short: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What the words say. Words without a flag fill `positional`, all or none of them; `short` maps other spellings to
+    flags."""
+    parser = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, exit_on_error=False, argument_default=argparse.SUPPRESS
+    )
+    for name, kind in kinds.items():
+        parser.add_argument(spelled(name), dest=name, type=_reading(spelled(name), kind))
+    parser.add_argument("plain words", nargs="*")
+    try:
+        said = vars(parser.parse_intermixed_args(_one_spelling(kinds, list(map(str, words)), short or {})))
+    except argparse.ArgumentError as error:
+        assert error.argument_name is not None
+        example = EXAMPLES[kinds[name_of(error.argument_name, kinds)]]
+        if error.message is not None and error.message.startswith("expected"):
+            raise ValueError(
+                f"{error.argument_name} has 0 values and takes 1: write {error.argument_name} {example}"
+            ) from None
+        raise ValueError(error.message) from None
+    plain = said.pop("plain words", [])
+    if plain and len(plain) != len(positional):
+        fix = "leave them out"
+        if positional:
+            fix = f"give 0, or the {len(positional)} words {' '.join(name.upper() for name in positional)}"
+        raise ValueError(f"{len(plain)} words belong to no flag ({' '.join(plain)}): {fix}")
+    for name, text in zip(positional, plain):
+        said.setdefault(name, _reading(name, kinds[name])(text))
+    return said
+
+
+class _Misread(argparse.ArgumentTypeError, ValueError):
+    """A word that is no value of its flag's kind."""
+
+
+def spelled(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def name_of(flag: str, known: Iterable[str]) -> str:
+    """The name that a flag or keyword means, in any spelling; the nearest is offered for one that is not known."""
+    names = {_plain(name): name for name in known}
+    if _plain(flag) in names:
+        return names[_plain(flag)]
+    near = names[difflib.get_close_matches(_plain(flag), names, n=1, cutoff=0.0)[0]]
+    raise ValueError(f"{flag} is not a flag: did you mean {spelled(near) if flag.startswith('-') else near}?")
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()
+
+
+def _one_spelling(kinds: Mapping[str, type], words: list[str], short: Mapping[str, str]) -> list[str]:
+    """The words with every flag spelled as argparse knows it, and a switch with its value behind `=`."""
+    found = []
+    switches = {_plain(name): name for name, kind in kinds.items() if kind is bool}
+    while words:
+        word = words.pop(0)
+        flag, equals, text = word.partition("=")
+        if flag in short:
+            flag = spelled(short[flag])
+        if not flag.startswith("--"):
+            found.append(word)
+            continue
+        off = switches.get(_plain(flag).removeprefix("no_")) if _plain(flag) not in map(_plain, kinds) else None
+        name = off or name_of(flag, kinds)
+        if kinds[name] is bool:
+            if not equals and words and words[0].lower() in TRUTH:
+                text = words.pop(0)
+            said = _reading(spelled(name), bool)(text or "true")
+            found.append(f"{spelled(name)}={said != bool(off)}")
+        elif not equals and words and words[0].startswith("-") and not words[0].startswith("--"):
+            found.append(f"{spelled(name)}={words.pop(0)}")  # a number below 0 is no flag
+        else:
+            found.append(spelled(name) + equals + text)
+    return found
+
+
+def _reading(flag: str, kind: type) -> Callable[[str], Any]:
+    """What turns a word into a value. Its errors are whole sentences, as argparse hands them on."""
+
+    def read_one(text: str) -> Any:
+        try:
+            return TRUTH[text.lower()] if kind is bool else kind(text)
+        except (ValueError, KeyError):
+            what = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+            fix = f"write {flag} for true, or leave it out" if kind is bool else f"write {flag} {EXAMPLES[kind]}"
+            raise _Misread(f"{flag} = {text!r} is not {what}: {fix}") from None
+
+    return read_one

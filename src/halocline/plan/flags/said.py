@@ -1,0 +1,68 @@
+"""What was said, flag by flag, while it is put into Halocline's own words. Two flags that say one thing must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from halocline.plan.require import require_degree
+
+WHAT = {
+    "stages": "the number of stages",
+    "replicas": "the number of replicas",
+    "microbatches": "the microbatches of a step",
+    "passes": "the passes of gems",
+    "schedule": "the schedule",
+    "recompute": "which stages recompute",
+    "balance": "the layers of each stage",
+}
+
+
+class Foreign(NamedTuple):
+    """A flag of another program."""
+
+    name: str
+    kind: type
+    native: str
+    """The flag that it is here; empty for one that does nothing."""
+    help: str
+
+
+@dataclass
+class Said:
+    """A command line on its way into Halocline's own words."""
+
+    foreign: dict[str, Any]
+    """Other programs' flags that were said."""
+    words: dict[str, Any]
+    """Halocline's flags."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Halocline's flag -> the other program's flag that said it."""
+    table: Mapping[str, Foreign] = field(default_factory=dict)
+
+    def say(self, flag: str, value: Any, name: str) -> None:
+        """`name` says that `flag` is `value`."""
+        if flag in self.words and self.words[flag] != value:
+            other = self.names.get(flag, flag)
+            raise ValueError(
+                f"{other} = {self.words[flag]} and {name} = {value} both say {WHAT.get(flag, f'what --{flag} is')}: "
+                f"give one of them, or make them equal"
+            )
+        self.words[flag] = value
+        self.names.setdefault(flag, name)
+
+    def same(self, name: str) -> None:
+        """A flag that is one of ours under another name."""
+        if name in self.foreign:
+            self.say(self.table[name].native, self.foreign[name], name)
+
+    def degree(self, name: str) -> None:
+        """The same for a degree or count, which is at least 1."""
+        if name in self.foreign:
+            require_degree(name, self.foreign[name])
+            self.same(name)
+
+
+def by_name(*tables: Iterable[Foreign]) -> dict[str, Foreign]:
+    return {flag.name: flag for table in tables for flag in table}
