@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,10 @@ from halocline.energy.simulated.law import Law
 from halocline.plan import Plan
 from halocline.schedule import generate
 from halocline.schedule.instruction import COMPUTE, FORWARD, STEP
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tiling"), str(HERE / "server")]
-import check_controller  # noqa: E402
-from playing import play  # noqa: E402
-from ranks import on_processes  # noqa: E402
-from serving import Own  # noqa: E402
+from harness.checks import controller as check_controller
+from harness.playing import play
+from harness.ranks import on_processes
+from harness.serving import Own
 
 PLANS = {
     "1f1b": Plan.from_flags(split_size=2, parts=4, layers=4),

@@ -7,12 +7,12 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, assert_exact, image, on_processes, on_threads
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from halocline import tiling
 from halocline.tiling import window
+from harness.ranks import assert_close, assert_exact, image, on_processes, on_threads
 
 
 class Block(nn.Module):

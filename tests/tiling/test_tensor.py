@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, assert_exact, image, on_threads
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from halocline import tiling
 from halocline.tiling import TileTensor, UntiledOperation
 from halocline.tiling.exchanger import NoCommunication
+from harness.ranks import assert_close, assert_exact, image, on_threads
 
 
 def one_tile(shape: tuple[int, ...] = (2, 3, 8, 6), grid: tuple[int, ...] = (1, 2), rank: int = 0) -> TileTensor:

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from operators import FUNCTIONAL
-from ranks import assert_close, image, in_turns, on_processes, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
@@ -18,6 +16,8 @@ from halocline.tiling import TileSpec, TileTensor, UntiledOperation
 from halocline.tiling.plain import cut as part_of_rank
 from halocline.tiling.strides import CHANNELS_LAST, memory_order, strides_in
 from halocline.tiling.whole_order import whole_strides
+from harness.operators import FUNCTIONAL
+from harness.ranks import assert_close, image, in_turns, on_processes, on_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

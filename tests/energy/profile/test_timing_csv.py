@@ -21,9 +21,7 @@ from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
 from halocline.schedule import generate
 from halocline.schedule.instruction import COMPUTE, Instruction
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from playing import play
+from harness.playing import play
 
 
 def written(directory: Path, plan: Plan, steps: int = 2, meter: bool = True) -> list[SimulatedDevice]:
