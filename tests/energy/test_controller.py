@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,19 +98,6 @@ def test_waiting_for_a_slow_stage_is_not_work() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- the server
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Callable[..., Own]]:
-    started: list[Own] = []
-
-    def start(*options: str, data: str = "own.sqlite") -> Own:
-        started.append(Own(tmp_path / data, *options))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.kill()
 
 
 class Job:

@@ -27,3 +27,8 @@ The energy server
 
 Pytest finds this package by `pythonpath` in pyproject.toml, and multiprocessing hands the path on to what it starts.
 """
+
+import sys
+
+COMMAND = [sys.executable, "-c", "import sys; from halocline.cli import main; sys.exit(main())"]
+"""`halocline`, as a user starts it."""

@@ -214,6 +214,13 @@ def whole(value: Any) -> list[Tensor]:
     return []
 
 
+def tensors(value: Any) -> list[Tensor]:
+    """The tensors in what a function returned, tiles as they are."""
+    if isinstance(value, Tensor):
+        return [value]
+    return [t for v in value for t in tensors(v)] if isinstance(value, (list, tuple)) else []
+
+
 def as_real(tensor: Tensor) -> Tensor:
     """A complex tensor as pairs of real numbers; any other as it is."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

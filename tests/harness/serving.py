@@ -6,7 +6,6 @@ import http.client
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +24,8 @@ from halocline.energy.server.settings import Settings
 from halocline.plan.plan import Plan
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import COMPUTE
+from harness import COMMAND
 
-COMMAND = [sys.executable, "-c", "import sys; from halocline.cli import main; sys.exit(main())"]
 FREQUENCIES = (1400, 1200, 1000, 800, 600, 400)
 BLOCKING = 60.0
 

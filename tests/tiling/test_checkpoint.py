@@ -108,14 +108,6 @@ def test_checkpointing_exchanges_the_forward_once_more() -> None:
     assert counts[True] == (6, 12)
 
 
-@pytest.fixture
-def without_mkldnn():  # type: ignore[no-untyped-def]
-    """Its bfloat16 backward of a strided convolution stops some CPUs with an illegal instruction, tiled or not."""
-    torch._C._set_mkldnn_enabled(False)
-    yield
-    torch._C._set_mkldnn_enabled(True)
-
-
 @pytest.mark.usefixtures("without_mkldnn")
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_autocast(checkpointed: bool) -> None:

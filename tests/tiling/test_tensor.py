@@ -1,7 +1,6 @@
 """TileTensor behaves as the whole tensor, and what has no rule is refused, never computed on one tile."""
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -222,14 +221,6 @@ def test_a_residual_network_on_uneven_tiles() -> None:
 
 def test_activation_checkpointing() -> None:
     assert_exact(resnet(checkpointed=True), (2, 3, 49, 43), grid=(2, 2))
-
-
-@pytest.fixture
-def without_mkldnn() -> Iterator[None]:
-    """Its bfloat16 backward of a strided convolution stops some CPUs with an illegal instruction, tiled or not."""
-    torch._C._set_mkldnn_enabled(False)
-    yield
-    torch._C._set_mkldnn_enabled(True)
 
 
 @pytest.mark.usefixtures("without_mkldnn")

@@ -21,7 +21,7 @@ from torch.overrides import get_overridable_functions
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
 from harness.operators import ARGUMENTS, NOT_SWEPT, SHAPE, Arguments
-from harness.ranks import assert_exact, image, on_threads, weighted_loss
+from harness.ranks import assert_exact, image, on_threads, tensors, weighted_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of functions that it is about to drop
 
@@ -42,12 +42,6 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
             if hasattr(owner, "__objclass__"):
                 name = f"{owner.__name__}.{name}"
             yield f"{space.__name__ if isinstance(space, ModuleType) else 'Tensor'}.{name}", function
-
-
-def tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return [t for v in value for t in tensors(v)] if isinstance(value, (list, tuple)) else []
 
 
 def accepted(function: Callable[..., Any]) -> list[Arguments]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from halocline.plan import Plan
 from halocline.runtime import Engine, World
+from harness.one_process import linear
 
 TWO = """microbatches = 2
 schedule = "1f1b"
@@ -83,10 +84,6 @@ def engine(text: str, layers: list[Any], **options: Any) -> Engine:
         dtype=torch.float64,
         **options,
     )
-
-
-def linear() -> nn.Module:
-    return nn.Linear(4, 4)
 
 
 def said(act: Any) -> str:

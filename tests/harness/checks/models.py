@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,9 +10,11 @@ from torch import Tensor
 
 from halocline.models.model import SEGMENTATION, Model, make
 from halocline.plan import Plan
-from halocline.runtime import Engine, World
+from halocline.runtime import Engine
 from halocline.runtime.proof import verify
 from halocline.tiling import TileTensor
+from harness.checks import one_by_one
+from harness.checks.plans import optimizer, world
 
 Case = tuple[str, dict[str, Any], tuple[int, int], str, bool]
 """Model, its options, image size, plan, and whether the output is still on tiles at the loss."""
@@ -44,10 +45,6 @@ def batches(model: Model, size: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
     return made
 
 
-def optimizer(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
-
-
 @lru_cache(maxsize=16)
 def reference(name: str, options: str, size: tuple[int, int], microbatches: int, replicas: int) -> verify.Reference:
     """The same steps on one device; the same for all plans with as many microbatches."""
@@ -55,11 +52,6 @@ def reference(name: str, options: str, size: tuple[int, int], microbatches: int,
     plan = Plan.from_flags(split_size=1, parts=microbatches, replicas=replicas, layers=len(model.layers))
     steps = batches(model, size)
     return verify.reference(model.layers, plan, steps, loss=model.loss, optimizer=optimizer, dtype=torch.float64)
-
-
-@cache
-def world() -> World:
-    return World.join(deadline=300)
 
 
 def compare(name: str, options: dict[str, Any], size: tuple[int, int], text: str, tiled: bool) -> float:
@@ -74,11 +66,4 @@ def compare(name: str, options: dict[str, Any], size: tuple[int, int], text: str
 
 def compare_all(cases: list[Case]) -> list[float | str]:
     """One plan after the other, up to the first that fails, whose traceback is the last answer."""
-    found: list[float | str] = []
-    for case in cases:
-        try:
-            found.append(compare(*case))
-        except Exception:
-            found.append(traceback.format_exc())
-            break
-    return found
+    return one_by_one(compare, cases)

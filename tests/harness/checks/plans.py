@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from functools import cache, lru_cache
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from halocline.plan import Plan
 from halocline.runtime import Engine, World
 from halocline.runtime.proof import verify
+from harness.checks import one_by_one
 from harness.plan_models import MODELS
 
 
@@ -85,14 +85,7 @@ def compare(model: str, text: str, sizes: list[int], **options: Any) -> dict[str
 
 def compare_all(cases: list[tuple[str, str, list[int]]]) -> list[dict[str, float] | str]:
     """`compare` for one plan after the other, up to the first that fails, whose traceback is the last answer."""
-    found: list[dict[str, float] | str] = []
-    for case in cases:
-        try:
-            found.append(compare(*case))
-        except Exception:
-            found.append(traceback.format_exc())
-            break
-    return found
+    return one_by_one(compare, cases)
 
 
 def gradients_of(plans: list[str], samples: int) -> list[tuple[float, dict[str, Tensor]]]:

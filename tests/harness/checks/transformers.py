@@ -3,7 +3,6 @@ model under a plan, compared with the same steps on one device, where tied weigh
 
 from __future__ import annotations
 
-import traceback
 from functools import cache, lru_cache
 from typing import Any
 
@@ -12,11 +11,13 @@ from torch import Tensor
 
 from halocline.models.model import SPANS, Model, make
 from halocline.plan import Plan
-from halocline.runtime import Engine, World
+from halocline.runtime import Engine
 from halocline.runtime.layers import one_device
 from halocline.runtime.parallel.shard import whole
 from halocline.runtime.parallel.tied import tie
 from halocline.runtime.proof import verify
+from harness.checks import one_by_one
+from harness.checks.plans import world
 
 TINY: dict[str, Any] = {"layers": 2, "hidden": 8, "heads": 2, "vocab": 11, "seq": 5}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -27,12 +28,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "wide-resnet": ("wide-resnet50_2", {"base_width": 2, "num_classes": 5}),
 }
 SEED = 3
-
-
-@cache
-def world() -> World:
-    """One world for all plans of this process, so that groups are made once."""
-    return World.join(deadline=300)
 
 
 @cache
@@ -103,14 +98,7 @@ def compare(name: str, text: str, given: dict[str, Any] | None = None, **options
 
 def compare_all(cases: list[tuple[Any, ...]], **options: Any) -> list[verify.Differences | str]:
     """`compare` for one case after the other, up to the first that fails, whose traceback is the last answer."""
-    found: list[verify.Differences | str] = []
-    for case in cases:
-        try:
-            found.append(compare(*case, **options))
-        except Exception:
-            found.append(traceback.format_exc())
-            break
-    return found
+    return one_by_one(compare, cases, **options)
 
 
 def exact(answers: list[Any]) -> list[verify.Differences]:
