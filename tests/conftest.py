@@ -1,5 +1,5 @@
-"""What holds for all tests: examples are the same on every run, a busy machine is no failure, long tests come first, and
-processes that tests kept for one another end with the last of them."""
+"""What holds for all tests: examples are the same on every run, a busy machine is no failure, long tests come first,
+and processes that tests kept for one another end with the last of them."""
 
 from __future__ import annotations
 
