@@ -224,7 +224,7 @@ async def jobs(folder: Path) -> None:
 
 async def fuzz(folder: Path) -> None:
     """Ten thousand requests that are wrong in every way a client can be wrong. None may be answered with 5xx."""
-    from fuzzed_requests import requests
+    from harness.fuzzed_requests import requests
 
     server = Server(folder / "fuzz.sqlite", ("--rank-timeout", "0.2", "--rate", "100000", "--rank-rate", "100000"))
     try:
@@ -257,7 +257,7 @@ async def fuzz(folder: Path) -> None:
 def main() -> None:
     parts = {"load": load, "kill": kill, "jobs": jobs, "fuzz": fuzz}
     print(f"machine: {os.cpu_count()} cores, Python {sys.version.split()[0]}")
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "energy" / "server"))
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     for name in sys.argv[1:] or parts:
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(parts[name](Path(folder)))

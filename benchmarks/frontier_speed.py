@@ -20,7 +20,7 @@ from halocline.plan import Plan
 
 ROOT = Path(__file__).parent.parent
 PROFILE = ROOT / "examples" / "profiles" / "gpt3-175b-a100.csv"
-PUBLISHED = ROOT / "tests" / "energy" / "data"
+PUBLISHED = ROOT / "tests" / "energy" / "frontier" / "data"
 POWER, UNIT = 83.64, 0.001
 
 

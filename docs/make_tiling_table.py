@@ -11,11 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "tiling.md"
-sys.path[:0] = [str(ROOT / "tests" / "tiling"), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT / "tests"))
 
-from model_zoo import ENTRIES  # noqa: E402
-from networks import NETWORKS  # noqa: E402
-from operators import FUNCTIONAL  # noqa: E402
+from harness.model_zoo import ENTRIES  # noqa: E402
+from harness.networks import NETWORKS  # noqa: E402
+from harness.operators import FUNCTIONAL  # noqa: E402
 
 
 def merged(names: list[str]) -> dict[str, list[str]]:

@@ -1,15 +1,14 @@
-"""What holds for all tests: examples are the same on every run, a busy machine is no failure, long tests come first."""
+"""What holds for all tests: examples are the same on every run, a busy machine is no failure, long tests come first,
+and processes that tests kept for one another end with the last of them."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 settings.register_profile(
     "halocline",
@@ -33,3 +32,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # At the end of a run, no worker waits long for another.
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def close_processes() -> Iterator[None]:
+    """End the processes that `harness.ranks.on_processes` started and kept; who ran no rank need not load torch."""
+    yield
+    if "harness.ranks" in sys.modules:
+        sys.modules["harness.ranks"].close()

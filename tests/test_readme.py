@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from copies import program, typed
+from harness.processes import program, typed
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

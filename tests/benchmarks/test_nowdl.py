@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from copies import program
 from halocline.cli import nowdl
 from halocline.train.planning import model_of, plan_of
 from halocline.train.progress import Standing
+from harness.processes import program
 
 ROOT = Path(__file__).parents[2]
 SMALL = "--num-layers 3 --num-filters 16 --image-size 64 --batch-size 2"

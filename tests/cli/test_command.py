@@ -12,8 +12,8 @@ import time
 import pytest
 
 from halocline.cli.verbs import VERBS
+from harness import COMMAND
 
-COMMAND = [sys.executable, "-c", "import sys; from halocline.cli import main; sys.exit(main())"]
 EXAMPLE = "simulate --schedule gems --stages 4 --microbatches 8 --forward 1 --backward 2"
 
 

@@ -20,17 +20,6 @@ PROFILE = ROOT / "examples" / "profiles" / "gpt3-175b-a100.csv"
 ASK = f"energy frontier --profile {PROFILE} --blocking-power 83.64"
 
 
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(line: str) -> str:
-        code = main(line.split())
-        out, err = capsys.readouterr()
-        assert (code, err) == (0, ""), err
-        return out
-
-    return run
-
-
 def test_everything_is_written(ask: Any, tmp_path: Path) -> None:
     out = tmp_path / "made" / "here"
     text = ask(f"{ASK} --microbatches 4 --out {out}")

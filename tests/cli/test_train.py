@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+import harness
 from halocline.cli import main
 
-COMMAND = [sys.executable, "-c", "import sys; from halocline.cli import main; sys.exit(main())", "train"]
+COMMAND = [*harness.COMMAND, "train"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 USER_MODEL = """
 from torch import nn

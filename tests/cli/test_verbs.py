@@ -15,20 +15,6 @@ from halocline.plan import SCHEDULES, Plan, Stage
 from halocline.schedule import check
 from halocline.schedule.text import read
 
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command line that must succeed; returns what it printed."""
-
-    def run(line: str) -> str:
-        code = main(line.split())
-        out, err = capsys.readouterr()
-        assert (code, err) == (0, ""), err
-        return out
-
-    return run
-
-
 # -- simulate ------------------------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from copies import Ended, typed
 from halocline.cli import main
+from harness.processes import Ended, typed
 
 USER_MODEL = """
 from torch import nn

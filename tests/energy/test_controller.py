@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,10 @@ from halocline.energy.simulated.law import Law
 from halocline.plan import Plan
 from halocline.schedule import generate
 from halocline.schedule.instruction import COMPUTE, FORWARD, STEP
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tiling"), str(HERE / "server")]
-import check_controller  # noqa: E402
-from playing import play  # noqa: E402
-from ranks import on_processes  # noqa: E402
-from serving import Own  # noqa: E402
+from harness.checks import controller as check_controller
+from harness.playing import play
+from harness.ranks import on_processes
+from harness.serving import Own
 
 PLANS = {
     "1f1b": Plan.from_flags(split_size=2, parts=4, layers=4),
@@ -102,19 +98,6 @@ def test_waiting_for_a_slow_stage_is_not_work() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- the server
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Callable[..., Own]]:
-    started: list[Own] = []
-
-    def start(*options: str, data: str = "own.sqlite") -> Own:
-        started.append(Own(tmp_path / data, *options))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.kill()
 
 
 class Job:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from image_models import net, small
 from torch import Tensor, nn
 
 from halocline.models.amoebanet import NORMAL, REDUCTION, Cell, Convolutions, FactorizedReduce, amoebanet_d
 from halocline.models.count import count
+from harness.image_models import net, small
 
 ROW = re.compile(r"^\| \((\d+), (\d+)\) \| ([\d,]+) \| ([\d,]+) \|$", re.MULTILINE)
 TABLE = ROW.findall((Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8"))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from transformers_small import VOCAB, built, small, words
 
 from halocline.models.token_loss import token_loss
+from harness.transformers_small import VOCAB, built, small, words
 
 
 def test_embeddings_blocks_head() -> None:

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from transformers_small import TOKENS, built, small, words
 
 from halocline.models.position_bias import Alibi
+from harness.transformers_small import TOKENS, built, small, words
 
 
 def test_tokens_blocks_head() -> None:

@@ -7,11 +7,11 @@ import time
 import pytest
 import torch
 import torch.nn.functional as F
-from image_models import small
 from torch import Tensor, nn
 
 from halocline.models.count import count
 from halocline.models.model import Model, make
+from harness.image_models import small
 
 
 def really_kept(model: Model, size: tuple[int, int], samples: int) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from transformers_small import NAMES, TOKENS, VOCAB, built, inputs, small, words
 
 from halocline.models.model import make
 from halocline.runtime.layers import build
+from harness.transformers_small import NAMES, TOKENS, VOCAB, built, inputs, small, words
 
 
 def test_tokens_positions_blocks_head() -> None:

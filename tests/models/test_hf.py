@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from peers import (
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from halocline.models import hf
+from halocline.models.hf import FAMILIES
+from halocline.models.model import make, tie
+from halocline.models.token_loss import token_loss
+from harness.peers import (
     CONFIGS,
     TOKENS,
     VOCAB,
@@ -22,13 +29,6 @@ from peers import (
     peer_of,
     words,
 )
-from safetensors.torch import load_file, save_file
-from torch import nn
-
-from halocline.models import hf
-from halocline.models.hf import FAMILIES
-from halocline.models.model import make, tie
-from halocline.models.token_loss import token_loss
 
 # In float64 transformers still computes T5's norms and Bloom's softmax in float32, and rounds Bloom's GELU constants.
 PRECISE = {"gpt2": 1e-10, "bert": 1e-10, "t5": 1e-6, "bloom": 1e-6}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from image_models import net, small
 from torch import Tensor, nn
 
 from halocline.models.count import count
 from halocline.models.imagenet_resnet import BLOCKS, imagenet_resnet, torchvision_names
 from halocline.models.model import make
+from harness.image_models import net, small
 
 PUBLISHED = {
     "resnet18": (9, 11_689_512),

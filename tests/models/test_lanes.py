@@ -6,9 +6,7 @@ import copy
 
 import pytest
 import torch
-from ranks import on_threads
 from torch import Tensor
-from transformers_small import NAMES, TOKENS, built, inputs, small, words
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.models.model import tie
@@ -16,6 +14,8 @@ from halocline.models.token_loss import IGNORED
 from halocline.tiling.exchanger import ThreadExchanger
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor
+from harness.ranks import on_threads
+from harness.transformers_small import NAMES, TOKENS, built, inputs, small, words
 
 CUTS = (0, 1, 5)
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from check_models import Case, compare_all
-from image_models import SMALL
-from ranks import on_processes
-from teams import LANES, ONE, Team, plan_of, tiles
 
 from halocline.models.model import make
 from halocline.plan import Plan
+from harness.checks.models import Case, compare_all
+from harness.image_models import SMALL
+from harness.ranks import on_processes
+from harness.teams import LANES, ONE, Team, plan_of, tiles
 
 SIZES = {"amoebanet-d": (65, 37), "unet": (19, 18), "resnet-v2-11": (21, 26)}
 """One for each model, so that plans share what one device makes of it."""

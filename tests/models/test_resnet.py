@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from image_models import net, small
 
 from halocline.models.count import count
 from halocline.models.model import make
 from halocline.models.zoo import find
+from harness.image_models import net, small
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers_small import NAMES, VOCAB, built, inputs, small, words
 
 from halocline.models import split
 from halocline.models.split import COLUMN, HEADS, ROW, VOCABULARY
+from harness.transformers_small import NAMES, VOCAB, built, inputs, small, words
 
 
 def part_of(module: nn.Module, part: int, parts: int) -> nn.Module:

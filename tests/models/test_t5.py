@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from transformers_small import TOKENS, VOCAB, built, inputs, small, words
 
 from halocline.models.model import make
 from halocline.models.position_bias import RelativePositions
 from halocline.models.token_loss import token_loss
+from harness.transformers_small import TOKENS, VOCAB, built, inputs, small, words
 
 
 def test_decoder_blocks_are_two_layers_each() -> None:

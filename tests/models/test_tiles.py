@@ -7,12 +7,12 @@ from __future__ import annotations
 import copy
 
 import pytest
-from image_models import SMALL, net, small
-from ranks import assert_exact, image, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.models.segmentation_loss import SegmentationLoss
+from harness.image_models import SMALL, net, small
+from harness.ranks import assert_exact, image, on_threads
 
 CUTS = {
     "2x2": ((40, 36), [[0, 20, 40], [0, 18, 36]]),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from image_models import net, small
 
 from halocline.models.count import count
 from halocline.models.model import SEGMENTATION, make
 from halocline.models.segmentation_loss import SegmentationLoss
+from harness.image_models import net, small
 
 
 def test_size() -> None:

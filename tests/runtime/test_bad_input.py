@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +13,8 @@ from halocline.plan import Plan
 from halocline.runtime import Engine, World
 from halocline.runtime.guards.shortage import OutOfMemory, advice, is_shortage
 from halocline.schedule.instruction import Instruction
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tiling")]
-import check_bad_input as check  # noqa: E402
-from ranks import close, on_processes  # noqa: E402
+from harness.checks import bad_input as check
+from harness.ranks import close, on_processes
 
 ALONE = "microbatches = 2\nstages = [{layers = [0, 4]}]"
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from check_transformers import compare_all
-from ranks import on_processes
-from teams import LANES, ONE, plan_of
-from test_tied import exact, plan
 from torch import nn
 
 from halocline.runtime.compiling import compile_layers
+from harness.checks.transformers import compare_all, exact, plan
+from harness.ranks import on_processes
+from harness.teams import LANES, ONE, plan_of
 
 BACKEND = "aot_eager"
 """Traces forward and backward, and runs them without a C++ compiler."""

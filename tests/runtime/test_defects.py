@@ -11,10 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from check_plans import batch, compare_all, gradients_of, one_step
-from plan_models import MODELS
-from ranks import assert_close, assert_exact, image, on_processes, on_threads
-from teams import LANES, ONE, Team, plan_of, tiles
 from torch import Tensor, nn
 
 from halocline import tiling
@@ -23,6 +19,10 @@ from halocline.runtime import Engine
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import BACKWARD, REDUCE
 from halocline.tiling.exchanger import NoCommunication
+from harness.checks.plans import batch, compare_all, gradients_of, one_step
+from harness.plan_models import MODELS
+from harness.ranks import assert_close, assert_exact, image, on_processes, on_threads
+from harness.teams import LANES, ONE, Team, plan_of, tiles
 
 
 def assert_plans(size: int, cases: list[tuple[str, Plan, list[int]]]) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from check_plans import compare_all, exchanges_of
-from ranks import on_processes
-from teams import LANES, ONE, Team, plan_of, tiles
 
 from halocline.plan import SCHEDULES, Plan
+from harness.checks.plans import compare_all, exchanges_of
+from harness.ranks import on_processes
+from harness.teams import LANES, ONE, Team, plan_of, tiles
 
 Case = tuple[str, str, list[int]]
 """Model, plan, batch sizes of the steps."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, image
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from halocline import tiling
 from halocline.runtime.halves import input_half, weight_half
+from harness.ranks import assert_close, image
 
 
 class Shared(nn.Module):

@@ -17,11 +17,7 @@ from halocline.plan import Plan, Stage
 from halocline.runtime import Engine
 from halocline.runtime.building import refuse_all_processes
 from halocline.runtime.proof import verify
-
-CUT = Plan(tuple(Stage((s, s + 1)) for s in range(4)), "interleaved", 2, chunks=4)
-MIRRORED = Plan((Stage((0, 4)),), "gems", 2, pipes=2)
-"""Both pipes on one rank: each a copy that sees half of the microbatches."""
-AGAIN = Plan(tuple(Stage((s, s + 1), recompute=True) for s in range(4)), "interleaved", 2, chunks=4)
+from harness.one_process import AGAIN, CUT, MIRRORED, batch, engine, linear, sgd
 
 
 class Does(nn.Module):
@@ -97,10 +93,6 @@ class Mean(nn.Module):
         return x.square().mean(-1)
 
 
-def linear() -> nn.Module:
-    return nn.Linear(4, 4)
-
-
 MODELS: dict[str, list[Any]] = {
     "one module under two names": [Shared, Shared, nn.Tanh, linear],
     "tables that are made once": [linear, Keeps, nn.Tanh, linear],
@@ -110,19 +102,6 @@ MODELS: dict[str, list[Any]] = {
     "statistics that nobody counts": [Image, lambda: nn.InstanceNorm1d(4, track_running_stats=True), Mean, linear],
     "an average instead of a momentum": [linear, lambda: nn.BatchNorm1d(4, momentum=None), nn.Tanh, linear],
 }
-
-
-def batch(samples: int) -> tuple[Tensor, Tensor]:
-    x = torch.linspace(-2, 1, samples * 4, dtype=torch.float64).view(samples, 4).sin()
-    return x, torch.arange(samples) % 4
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def engine(plan: Plan, layers: list[Any]) -> Engine:
-    return Engine(plan, layers, loss=F.cross_entropy, optimizer=sgd, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("plan", [CUT, AGAIN, MIRRORED], ids=["kept", "recomputed", "mirrored"])

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import check_plans
 import pytest
 import torch
-from check_plans import batch, optimizer
-from plan_models import MODELS
-from ranks import on_processes
-from teams import ONE, plan_of, tiles
 from torch.nn import functional as F
 
 from halocline.plan import Plan
 from halocline.runtime import Engine
 from halocline.runtime.layers import one_device
+from harness.checks import plans as check_plans
+from harness.checks.plans import batch, optimizer
+from harness.plan_models import MODELS
+from harness.ranks import on_processes
+from harness.teams import ONE, plan_of, tiles
 
 PLANS = {
     "tiles": plan_of([tiles(2, 2)], "gpipe", microbatches=2),

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from check_reading import by_pieces, evaluated, observed, offloaded
-from ranks import on_processes
-from teams import LANES, ONE, Team, plan_of, tiles
 
 from halocline.plan import Plan
 from halocline.runtime.boundary.patchwork import Patchwork
+from harness.checks.reading import by_pieces, evaluated, observed, offloaded
+from harness.ranks import on_processes
+from harness.teams import LANES, ONE, Team, plan_of, tiles
 
 PLANS: dict[str, tuple[str, Plan]] = {
     "tiles, then one": ("cnn", plan_of([tiles(2, 2), ONE], "1f1b")),

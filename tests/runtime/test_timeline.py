@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,8 @@ from halocline.plan.layout import Layout
 from halocline.schedule import generate
 from halocline.schedule.instruction import COMPUTE, FREE, REDUCE, STEP
 from halocline.simulation.measured import MeasuredRun, file_name, read
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tiling")]
-import check_timeline  # noqa: E402
-from ranks import on_processes  # noqa: E402
+from harness.checks import timeline as check_timeline
+from harness.ranks import on_processes
 
 PLANS = {
     "1f1b": Plan.from_flags(split_size=4, parts=4, layers=4),

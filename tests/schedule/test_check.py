@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 
 import pytest
-from plans import SHAPES, plan_of
 
 from halocline.plan import SCHEDULES, Plan
 from halocline.schedule import Instruction, Schedule, ScheduleError, check, generate, walk
+from harness.plans import SHAPES, plan_of
 
 Rows = list[list[Instruction]]
 

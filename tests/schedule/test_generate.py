@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 
 import pytest
-from plans import SHAPES, all_plans, plan_of
 
 from halocline.plan import SCHEDULES, Layout, Plan, Stage
 from halocline.schedule import generate
 from halocline.schedule.generate import orders
 from halocline.schedule.timing import DURATIONS, times
+from harness.plans import SHAPES, all_plans, plan_of
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from operators import FUNCTIONAL
-from ranks import assert_exact, image
-from test_torch_sweep import ARGUMENTS, NOT_SWEPT, SHAPE
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import halocline.tiling.rules  # noqa: F401
 from halocline import tiling
 from halocline.tiling import NoCommunication, TileTensor, UntiledOperation, tensor
+from harness.operators import ARGUMENTS, FUNCTIONAL, NOT_SWEPT, SHAPE
+from harness.ranks import assert_exact, image
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of functions that it is about to drop
 

@@ -7,12 +7,12 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, assert_exact, image, on_processes, on_threads
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from halocline import tiling
 from halocline.tiling import window
+from harness.ranks import assert_close, assert_exact, image, on_processes, on_threads
 
 
 class Block(nn.Module):
@@ -106,14 +106,6 @@ def test_checkpointing_exchanges_the_forward_once_more() -> None:
     assert counts[False] == (6, 6)
     # Recomputation stops at the last tensor that the backward needs, which is past each block's last exchange.
     assert counts[True] == (6, 12)
-
-
-@pytest.fixture
-def without_mkldnn():  # type: ignore[no-untyped-def]
-    """Its bfloat16 backward of a strided convolution stops some CPUs with an illegal instruction, tiled or not."""
-    torch._C._set_mkldnn_enabled(False)
-    yield
-    torch._C._set_mkldnn_enabled(True)
 
 
 @pytest.mark.usefixtures("without_mkldnn")

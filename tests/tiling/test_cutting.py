@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from ranks import assert_close, assert_exact, image, on_threads
 from torch import nn
 
 from halocline import tiling
 from halocline.tiling.exchanger import ThreadExchanger
 from halocline.tiling.route import move
+from harness.ranks import assert_close, assert_exact, image, on_threads
 
 
 def test_one_rank_needs_no_group() -> None:

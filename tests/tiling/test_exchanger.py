@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import assert_close, image, on_processes, on_threads
 from torch import nn
 
 from halocline import tiling
 from halocline.tiling.exchanger import ExchangeTimeout, NoCommunication, ProcessExchanger, ThreadExchanger
+from harness.ranks import assert_close, image, on_processes, on_threads
 
 
 def make() -> nn.Module:

@@ -5,11 +5,11 @@ another kind of failure.
 import pytest
 import torch
 import torch.nn.functional as F
-from operators import FUNCTIONAL, IMAGE, NOT_OPERATORS, Case
-from ranks import assert_exact, image, on_processes, on_threads, weighted_loss
 
 from halocline import tiling
 from halocline.tiling import UntiledOperation
+from harness.operators import FUNCTIONAL, IMAGE, NOT_OPERATORS, Case
+from harness.ranks import assert_exact, image, on_processes, on_threads, weighted_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of functions that it is about to drop
 

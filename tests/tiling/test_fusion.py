@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_close, assert_exact, image, on_threads
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from halocline import tiling
+from harness.ranks import assert_close, assert_exact, image, on_threads
 
 
 class Basic(nn.Module):

@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from ranks import assert_close, assert_exact, image, on_processes, on_threads
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -18,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from halocline import tiling
 from halocline.tiling import UntiledOperation, window
 from halocline.tiling.exchanger import ThreadExchanger
+from harness.ranks import assert_close, assert_exact, image, on_processes, on_threads
 
 SHAPE = (2, 2, 9, 8)
 

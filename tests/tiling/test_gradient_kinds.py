@@ -9,10 +9,10 @@ import copy
 
 import pytest
 import torch
-from ranks import assert_close, image, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
+from harness.ranks import assert_close, image, on_threads
 
 SHAPE = (2, 3, 6, 5)
 

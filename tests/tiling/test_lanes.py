@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from operators import FUNCTIONAL
-from ranks import assert_close, assert_exact, image, on_threads
 from torch import Tensor, nn
 
 from halocline.tiling import TileTensor, UntiledOperation
 from halocline.tiling.exchanger import ThreadExchanger
 from halocline.tiling.spec import TileSpec
+from harness.operators import FUNCTIONAL
+from harness.ranks import assert_close, assert_exact, image, on_threads
 
 SHAPE = (5, 4, 9, 8)
 LANES: dict[str, dict[str, Any]] = {

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from ranks import on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
+from harness.ranks import on_threads
 
 
 def layers(kind: str, count: int = 6, channels: int = 16) -> nn.Sequential:

@@ -4,8 +4,9 @@ those of one device.
 
 import pytest
 import torch
-from model_zoo import ENTRIES
-from ranks import assert_exact
+
+from harness.model_zoo import ENTRIES
+from harness.ranks import assert_exact
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' and torch's own; this is about their numbers

@@ -4,13 +4,13 @@ one device, with or without fused halos.
 
 import pytest
 import torch
-from networks import NETWORKS, UNet
-from ranks import assert_exact
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.runtime.proof.written_norms import written_norms
 from halocline.tiling.strides import CHANNELS_LAST
+from harness.networks import NETWORKS, UNet
+from harness.ranks import assert_exact
 
 SIZES = {1: (2, 3, 39), 2: (2, 3, 37, 29), 3: (1, 3, 9, 14, 11)}
 CUTS = {

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, image, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling.exchanger import Exchanger
 from halocline.tiling.plain import for_tiles
+from harness.ranks import assert_close, image, on_threads
 
 Gradients = list[Tensor | None]
 SHAPE = (2, 4, 6, 7)

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, image, in_turns
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import TileSpec, TileTensor
 from halocline.tiling.plain import cut
 from halocline.tiling.strides import strides_in
+from harness.ranks import assert_close, image, in_turns
 
 
 class Case(NamedTuple):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image
 from torch import Tensor
+
+from harness.ranks import assert_exact, image
 
 Number = Callable[[int], Any]
 CALLS: dict[str, Callable[[Tensor, Number], Any]] = {

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact
 from torch import Tensor
+
+from harness.ranks import assert_exact
 
 CUTS: tuple[Any, ...] = ([[0, 2, 6], [0, 6]], [[0, 6], [0, 0, 5, 6]])
 

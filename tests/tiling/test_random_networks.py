@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, image, in_turns, weighted_loss, whole
 from torch import Tensor, nn
 
 from halocline import tiling
@@ -22,6 +21,7 @@ from halocline.runtime.proof.written_norms import written_norms
 from halocline.tiling import TileSpec, TileTensor, UntiledOperation
 from halocline.tiling.plain import cut
 from halocline.tiling.strides import CHANNELS_LAST
+from harness.ranks import assert_close, image, in_turns, weighted_loss, whole
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 Operator = Callable[[Tensor], Tensor]

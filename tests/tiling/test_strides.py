@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_close, assert_exact, image, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.runtime.proof.written_norms import written_norms
 from halocline.tiling.exchanger import Alone, NoCommunication
 from halocline.tiling.plain import for_tiles
+from harness.ranks import assert_close, assert_exact, image, on_threads
 
 FAMILIES: list[Callable[[int], nn.Module]] = [
     nn.BatchNorm2d,

@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ranks import assert_exact
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import strip, window
 from halocline.tiling.boxes import intersect, is_empty
 from halocline.tiling.route import route
+from harness.ranks import assert_exact
 
 
 @pytest.fixture(autouse=True)

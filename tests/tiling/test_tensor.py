@@ -1,18 +1,17 @@
 """TileTensor behaves as the whole tensor, and what has no rule is refused, never computed on one tile."""
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, assert_exact, image, on_threads
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from halocline import tiling
 from halocline.tiling import TileTensor, UntiledOperation
 from halocline.tiling.exchanger import NoCommunication
+from harness.ranks import assert_close, assert_exact, image, on_threads
 
 
 def one_tile(shape: tuple[int, ...] = (2, 3, 8, 6), grid: tuple[int, ...] = (1, 2), rank: int = 0) -> TileTensor:
@@ -222,14 +221,6 @@ def test_a_residual_network_on_uneven_tiles() -> None:
 
 def test_activation_checkpointing() -> None:
     assert_exact(resnet(checkpointed=True), (2, 3, 49, 43), grid=(2, 2))
-
-
-@pytest.fixture
-def without_mkldnn() -> Iterator[None]:
-    """Its bfloat16 backward of a strided convolution stops some CPUs with an illegal instruction, tiled or not."""
-    torch._C._set_mkldnn_enabled(False)
-    yield
-    torch._C._set_mkldnn_enabled(True)
 
 
 @pytest.mark.usefixtures("without_mkldnn")

@@ -15,51 +15,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image, on_threads, weighted_loss
 from torch import Tensor
 from torch.overrides import get_overridable_functions
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
+from harness.operators import ARGUMENTS, NOT_SWEPT, SHAPE, Arguments
+from harness.ranks import assert_exact, image, on_threads, tensors, weighted_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of functions that it is about to drop
 
-SHAPE, CUTS = (2, 4, 6, 5), [[0, 6], [0, 2, 5]]
-
-# Random, or without values of their own; test_dropout.py, test_draw.py and the sweep of torch.nn.functional try these.
-# And set_, which as a function of torch.Tensor bypasses tiles; as a method it is refused.
-NOT_SWEPT = set(
-    "alpha_dropout dropout feature_alpha_dropout feature_dropout empty_like set_ bernoulli bernoulli_ binomial cauchy_ "
-    "exponential_ geometric_ log_normal_ normal normal_ poisson random_ uniform_".split()
-)
-
-Arguments = Callable[[Tensor], tuple[Any, ...]]
-ARGUMENTS: tuple[Arguments, ...] = (
-    lambda x: (x,),
-    lambda x: (x, x),
-    lambda x: (x, 2.0),
-    lambda x: (x, 1),
-    lambda x: (x, -1),
-    lambda x: (x, 1, 1),
-    lambda x: (x, -1, 1),
-    lambda x: (x, 1, 0, 1),
-    lambda x: (x, (0, 2, 3, 1)),
-    lambda x: (x, (2, 4, 30)),
-    lambda x: ([x, x],),
-    lambda x: ([x, x], -1),
-    lambda x: (x, x, x),
-    lambda x: (x, 1, torch.tensor([0, 2])),
-    lambda x: (x, -1, torch.tensor([0, 2])),
-    lambda x: (x, x > 0, 1.0),
-    lambda x: (x > 0, x, -x),
-    lambda x: (x > 0, x < 1),
-    lambda x: (x, (slice(None), 0)),
-    lambda x: (x, (Ellipsis, slice(1, 4))),
-    lambda x: (x, (Ellipsis, slice(1, 4)), 1.0),
-    lambda x: (x, image((5, 3), 1)),
-    lambda x: ("nchw,dc->ndhw", x, image((3, 4), 1)),
-    lambda x: (x, 2, (3, 2)),
-)
+CUTS = [[0, 6], [0, 2, 5]]
 
 
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -76,12 +42,6 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
             if hasattr(owner, "__objclass__"):
                 name = f"{owner.__name__}.{name}"
             yield f"{space.__name__ if isinstance(space, ModuleType) else 'Tensor'}.{name}", function
-
-
-def tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return [t for v in value for t in tensors(v)] if isinstance(value, (list, tuple)) else []
 
 
 def accepted(function: Callable[..., Any]) -> list[Arguments]:

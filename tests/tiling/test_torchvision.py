@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from ranks import assert_exact
+
+from harness.ranks import assert_exact
 
 torchvision = pytest.importorskip("torchvision", reason="torchvision is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torchvision's own

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import image, on_threads
 from torch import nn
 
 from halocline import tiling
+from harness.ranks import image, on_threads
 
 
 def count(function, shape: tuple[int, ...], grid: tuple[int, ...], backward: bool = False) -> list[tiling.Traffic]:  # type: ignore[no-untyped-def]

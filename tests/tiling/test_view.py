@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import UntiledOperation
 from halocline.tiling.view import GatheredView
+from harness.ranks import assert_exact, image, on_threads
 
 SHAPE = (2, 3, 6, 9)
 

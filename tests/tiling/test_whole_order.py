@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from operators import FUNCTIONAL
-from ranks import assert_close, image, in_turns, on_processes, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
@@ -18,6 +16,8 @@ from halocline.tiling import TileSpec, TileTensor, UntiledOperation
 from halocline.tiling.plain import cut as part_of_rank
 from halocline.tiling.strides import CHANNELS_LAST, memory_order, strides_in
 from halocline.tiling.whole_order import whole_strides
+from harness.operators import FUNCTIONAL
+from harness.ranks import assert_close, image, in_turns, on_processes, on_threads, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -36,12 +36,6 @@ CUTS: dict[str, Callable[[int], list[int]]] = {
 def lying(shape: tuple[int, ...], order: tuple[int, ...], salt: int = 0) -> Tensor:
     """An image whose dims lie in memory in this order."""
     return torch.empty_strided(shape, strides_in(order, shape), dtype=torch.float64).copy_(image(shape, salt))
-
-
-def tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return [t for v in value for t in tensors(v)] if isinstance(value, (list, tuple)) else []
 
 
 def seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ranks import assert_exact, on_threads
 from torch import nn
 
 from halocline import tiling
 from halocline.tiling import strip, window
+from harness.ranks import assert_exact, on_threads
 
 
 @pytest.fixture(params=["large", "small", "packed"], autouse=True)

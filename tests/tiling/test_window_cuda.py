@@ -7,10 +7,10 @@ import copy
 
 import pytest
 import torch
-from ranks import assert_close, image, on_processes
 from torch import nn
 
 from halocline import tiling
+from harness.ranks import assert_close, image, on_processes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from check_runs import network, refused, train
 from torch import nn
 
 from halocline.plan import Plan, Stage
@@ -24,6 +23,7 @@ from halocline.train.checkpoint import Checkpoint, complete, newest, prune, save
 from halocline.train.manifest import Damaged, Manifest
 from halocline.train.optimizers import OptimizerMaker
 from halocline.train.restoring import restore, restore_weights
+from harness.checks.runs import network, refused, train
 
 ONE = Plan((Stage((0, 8)),), "layer", 2, batch=4).to_toml()
 WORLD = World(0, 1, torch.device("cpu"))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from check_evaluation import scores_here
-from ranks import on_processes
 
 from halocline.models.model import CAUSAL, CLASSIFICATION, SEGMENTATION, Model
 from halocline.plan import Plan, Stage
 from halocline.train.evaluation import measures, scores
+from harness.checks.evaluation import scores_here
+from harness.ranks import on_processes
 
 
 def totals(model: Model, output: Any, target: Any) -> dict[str, float]:

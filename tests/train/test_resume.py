@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from check_runs import losses, train
-from ranks import on_processes
 
 from halocline.plan import Plan, Stage
 from halocline.train.checkpoint import Checkpoint
 from halocline.train.metrics import read
+from harness.checks.runs import losses, train
+from harness.ranks import on_processes
 
 # Four microbatches of two samples each, whoever computes them: BatchNorm sees a microbatch at a time.
 ONE = Plan((Stage((0, 8)),), "layer", 4, batch=8).to_toml()

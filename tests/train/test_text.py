@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from check_runs import losses, train
-from ranks import on_processes
 
 from halocline.plan import Plan, Stage
 from halocline.train import Config, Trainer
 from halocline.train.metrics import read
+from harness.checks.runs import losses, train
+from harness.ranks import on_processes
 
 TEXT = "Between fresh and salt water lies the halocline, where density changes within a few metres.\n" * 40
 SIZES = {"layers": 1, "hidden": 32, "heads": 4, "vocab": 300, "seq": 24}

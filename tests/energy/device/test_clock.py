@@ -16,10 +16,8 @@ from halocline.energy.device.marks import TimeMarks
 from halocline.energy.device.meter import Clock, ClockRefused
 from halocline.energy.device.setter import Setter
 from halocline.energy.simulated.clock_file import ClockFile
-
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-from check_clock import FileClock  # noqa: E402
+from harness.checks import FOLDER
+from harness.checks.clock import FileClock
 
 WAYS = {
     "return": 0,
@@ -41,7 +39,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int | Non
     running = {}
     for way in WAYS:
         path = directory / f"{way}.txt"
-        command = [sys.executable, str(HERE / "check_clock.py"), str(path), way]
+        command = [sys.executable, str(FOLDER / "clock.py"), str(path), way]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         running[way] = subprocess.Popen(command, **pipes), ClockFile(path)  # type: ignore[call-overload]
     found = {}

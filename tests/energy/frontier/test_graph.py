@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,7 @@ from halocline.plan import SCHEDULES, Plan, Stage
 from halocline.schedule import generate
 from halocline.schedule.instruction import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, RECOMPUTE, REDUCE
 from halocline.simulation import Costs, simulate
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "schedule"))
-from plans import SHAPES, plan_of
+from harness.plans import SHAPES, plan_of
 
 
 def longest_path(graph: Graph, plan: Plan, costs: Costs) -> float:

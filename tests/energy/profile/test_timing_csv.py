@@ -21,9 +21,7 @@ from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
 from halocline.schedule import generate
 from halocline.schedule.instruction import COMPUTE, Instruction
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from playing import play
+from harness.playing import play
 
 
 def written(directory: Path, plan: Plan, steps: int = 2, meter: bool = True) -> list[SimulatedDevice]:
@@ -93,14 +91,14 @@ def test_without_a_meter_the_header_stands_alone_and_it_is_said_once(tmp_path: P
 KILLED = """
 import sys, os, signal
 from halocline.energy.profile.timing_csv import TimingCsv
-from halocline.energy.controller import Step
+from halocline.energy.controller import DeviceStep
 from halocline.energy.device.meter import Reading
 from halocline.energy.profile.span import Span
 from halocline.schedule.instruction import Instruction
 file = TimingCsv(sys.argv[1], 0, meter="simulated")
 for number in range(50):
     file.span(Span(Instruction("forward", 0, 0, number), number, number + 0.5, 1200))
-file.step(Step(0, 0.0, 50.0, (), (Reading(1.0, 2.0), Reading(3.0, 4.0))))
+file.step(DeviceStep(0, 0.0, 50.0, (), (Reading(1.0, 2.0), Reading(3.0, 4.0))))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fuzzed_requests import requests
-from serving import Near
 
 from halocline.energy.server.rate import Rates
+from harness.fuzzed_requests import requests
+from harness.serving import Near
 
 JOB = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2}
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import BLOCKING, FREQUENCIES, Cast, Near, Own, profile
 
 from halocline.cli import main
 from halocline.cli.energy_serve import Options, settings_of
@@ -23,6 +22,7 @@ from halocline.energy.server.schedulers import instruction_profiler
 from halocline.energy.server.settings import Settings
 from halocline.plan.plan import SCHEDULES, Plan
 from halocline.plan.stage import Stage
+from harness.serving import BLOCKING, FREQUENCIES, Cast, Near, Own, profile
 
 PLAN = Plan.uniform(4, microbatches=6)
 WIDE = Plan(tuple(Stage((s, s + 1), tensor=2) for s in range(2)), microbatches=3, replicas=2)

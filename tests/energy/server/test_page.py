@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, find
-from serving import BLOCKING, Cast, Near, profile
 
 from halocline.energy.client import Client
 from halocline.energy.frontier.frontier import solve
 from halocline.plan.plan import Plan
+from harness.browser import Browser, find
+from harness.serving import BLOCKING, Cast, Near, profile
 
 TOKEN = "0123456789abcdef"
 PLAN = Plan.uniform(4, microbatches=6)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from serving import BLOCKING, FREQUENCIES, law, profile
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import solve
@@ -23,6 +22,7 @@ from halocline.plan.plan import Plan
 from halocline.plan.stage import Stage
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import COMPUTE
+from harness.serving import BLOCKING, FREQUENCIES, law, profile
 
 PLANS = {
     "pp": Plan.uniform(3, microbatches=4),

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from serving import COMMAND, Near, Own
 
 from halocline.energy.server.settings import Settings
 from halocline.energy.server.store import Store, StoreFailed
+from harness import COMMAND
+from harness.serving import Near, Own
 
 JOB = {"pp_degree": 8, "dp_degree": 1, "tp_degree": 1, "world_size": 8}
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from serving import Near
+
+from harness.serving import Near
 
 JOB = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2}
 

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from serving import Near
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.plan.plan import Plan
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import COMPUTE
+from harness.checks import FOLDER
+from harness.serving import Near
 
 # Zeus forgets to name some of what it imports, and names versions its code does not need: it reads its models with
 # pydantic's old interface, which new versions still carry. So it comes without what it asks for, beside our own.
@@ -54,7 +55,7 @@ def test_zeus_plays_what_this_server_says(near: Callable[..., Near], zeus: Path,
     ranks = [
         subprocess.Popen(
             [
-                sys.executable, "-W", "ignore", str(Path(__file__).with_name("zeus_rank.py")),
+                sys.executable, "-W", "ignore", str(FOLDER / "zeus_rank.py"),
                 str(rank), url, str(tmp_path / "rendezvous"), json.dumps(rows[rank]), str(outs[rank]),
             ],
             env=environment, stderr=subprocess.PIPE, text=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,7 @@ from halocline.schedule.instruction import (
     Schedule,
 )
 from halocline.simulation import Costs, simulate
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from playing import play
+from harness.playing import play
 
 PLANS = {
     "1f1b": Plan.from_flags(split_size=4, parts=6, layers=4),

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_exact
 from torch import Tensor, nn
+
+from harness.ranks import assert_exact
 
 
 def with_ties(x: Tensor) -> Tensor:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image, on_processes
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import TileTensor
+from harness.ranks import assert_exact, image, on_processes
 
 LINE = [[0, 2, 7, 11]]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import assert_exact, image
 from torch import Tensor
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
+from harness.ranks import assert_exact, image
 
 SHAPE = (2, 4, 7, 9)
 CUTS = [[[0, 3, 7], [0, 2, 9]], [[0, 7], [0, 4, 9]], [[0, 1, 1, 7], [0, 9]]]

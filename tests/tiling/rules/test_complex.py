@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, assert_exact, image, on_processes
 from torch import Tensor
 
 from halocline import tiling
 from halocline.tiling import UntiledOperation
+from harness.ranks import assert_close, assert_exact, image, on_processes
 
 WEIGHT = torch.view_as_complex(image((3, 1, 1, 2))).requires_grad_()
 MAP = torch.view_as_complex(image((9, 7, 2))).requires_grad_()

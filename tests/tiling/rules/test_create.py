@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from ranks import assert_exact, on_processes
 from torch import Tensor
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, TileTensor
+from harness.ranks import assert_exact, on_processes
 
 SHAPE = (2, 4, 7, 9)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import assert_exact, image
 from torch import Tensor
+
+from harness.ranks import assert_exact, image
 
 GRIDS: tuple[Any, ...] = ({"grid": (1, 3)}, {"cuts": ((0, 6, 9), (0, 2, 3, 7)), "margin": 1})
 SHAPE = (2, 4, 9, 7)

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from ranks import assert_exact, image, on_threads
 from torch import Tensor
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
+from harness.ranks import assert_exact, image, on_threads
 
 CUTS = [[0, 3, 7], [0, 2, 9]]
 

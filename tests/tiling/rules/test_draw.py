@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from ranks import image, on_processes
 from torch import Tensor
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
+from harness.ranks import image, on_processes
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "normal": lambda x: torch.empty_like(x).normal_(1, 2) * x,

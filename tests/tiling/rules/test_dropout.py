@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, image, on_processes
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import NoCommunication
+from harness.ranks import assert_close, image, on_processes
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout": lambda x: F.dropout(x, 0.4),

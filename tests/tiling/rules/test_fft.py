@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, assert_exact, image, on_processes, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import UntiledOperation
+from harness.ranks import assert_close, assert_exact, image, on_processes, on_threads
 
 GRIDS: tuple[Any, ...] = ({"grid": (1, 3)}, {"grid": (2, 2)}, {"cuts": ((0, 6, 9), (0, 2, 3, 7))})
 COMPLEX = "fft ifft irfft hfft".split()

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_exact, image
 
 from halocline import tiling
 from halocline.tiling import NoCommunication
+from harness.ranks import assert_exact, image
 
 SHAPE = (2, 4, 7, 9)
 CASES = [

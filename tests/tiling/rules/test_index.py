@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_exact, image
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import NoCommunication
+from harness.ranks import assert_exact, image
 
 SHAPE = (2, 4, 7, 9)
 READ = [

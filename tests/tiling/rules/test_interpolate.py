@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_exact
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
 from halocline.tiling.rules.interpolate import nearest
+from harness.ranks import assert_exact
 
 MODES = ["nearest", "nearest-exact", "bilinear", "bicubic", "area"]
 SIZES = [

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ranks import assert_exact, image
 from torch import Tensor
 
 from halocline import tiling
 from halocline.tiling import NoCommunication
+from harness.ranks import assert_exact, image
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image
 from torch import Tensor
+
+from harness.ranks import assert_exact, image
 
 SHAPE = (2, 4, 6, 4)
 CUTS = {

@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
+from harness.ranks import assert_exact, image
 
 SHAPE = (2, 4, 8, 9)
 

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_close, assert_exact, image, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import TileTensor, UntiledOperation
+from harness.ranks import assert_close, assert_exact, image, on_threads
 
 SIZES = {1: (11,), 2: (7, 9), 3: (4, 5, 3)}
 CUTS = {1: [[0, 2, 11]], 2: [[0, 2, 7], [0, 1, 9]], 3: [[0, 1, 4], [0, 5], [0, 2, 3]]}

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image
 from torch import Tensor
+
+from harness.ranks import assert_exact, image
 
 GRIDS: tuple[Any, ...] = ({"grid": (1, 3)}, {"grid": (2, 2), "margin": 1}, {"cuts": ((0, 6, 9), (0, 2, 3, 7))})
 

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_close, assert_exact, image, on_processes, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import UntiledOperation
 from halocline.tiling.rules.norm import values_per_rank
+from harness.ranks import assert_close, assert_exact, image, on_processes, on_threads
 
 SHAPES = {1: (2, 6, 11), 2: (2, 6, 7, 9), 3: (2, 6, 4, 5, 3)}
 CUTS = {1: [[0, 2, 11]], 2: [[0, 2, 7], [0, 1, 9]], 3: [[0, 1, 4], [0, 5], [0, 2, 3]]}

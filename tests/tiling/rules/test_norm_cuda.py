@@ -3,13 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_close, image, on_processes
 from torch import nn
 
 from halocline import tiling
 from halocline.tiling.boxes import slices
 from halocline.tiling.exchanger import exchanger_for
 from halocline.tiling.route import index
+from harness.ranks import assert_close, image, on_processes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

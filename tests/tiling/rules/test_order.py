@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import assert_exact, image, on_threads
 from torch import Tensor
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
+from harness.ranks import assert_exact, image, on_threads
 
 GRIDS: tuple[Any, ...] = ({"grid": (1, 3)}, {"cuts": ((0, 6, 9), (0, 2, 3, 7)), "margin": 1})
 SHAPE = (2, 4, 9, 7)

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_exact, image
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
+from harness.ranks import assert_exact, image
 
 MODES = ["constant", "reflect", "replicate", "circular"]
 

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import assert_close, assert_exact, image, on_threads
 from torch import Tensor
 
 from halocline import tiling
 from halocline.tiling import TileTensor, UntiledOperation
+from harness.ranks import assert_close, assert_exact, image, on_threads
 
 UNEVEN = [[0, 2, 7], [0, 1, 5, 9]]
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image
 from torch import Tensor
+
+from harness.ranks import assert_exact, image
 
 GRIDS: tuple[Any, ...] = ({"grid": (1, 3)}, {"cuts": ((0, 6, 9), (0, 2, 12))})
 BOXES = torch.tensor([[0, 1, 1, 9, 7], [1, 0.5, 2, 6, 6.5], [0, 3, 0, 4, 8]], dtype=torch.float64).requires_grad_()

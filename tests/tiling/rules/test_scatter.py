@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image
 from torch import Tensor
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
+from harness.ranks import assert_exact, image
 
 pytestmark = pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
 

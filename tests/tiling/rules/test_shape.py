@@ -8,11 +8,11 @@ from random import Random
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, TileTensor, UntiledOperation
+from harness.ranks import assert_exact, image
 
 SHAPE = (2, 4, 7, 9)
 CASES = {

@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import NoCommunication, UntiledOperation
+from harness.ranks import assert_exact
 
 SHAPE = (2, 8, 6, 12)
 

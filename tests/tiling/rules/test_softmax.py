@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.tiling import UntiledOperation
+from harness.ranks import assert_exact, image, on_threads
 
 FUNCTIONS = [
     F.softmax,

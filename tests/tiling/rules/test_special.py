@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from ranks import assert_exact, image
 from torch import Tensor
+
+from harness.ranks import assert_exact, image
 
 CUTS = ((0, 6, 9), (0, 2, 7))
 

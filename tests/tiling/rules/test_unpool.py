@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import assert_exact, image, on_threads
 from torch import Tensor, nn
 
 from halocline import tiling
+from harness.ranks import assert_exact, image, on_threads
 
 POOL: tuple[Any, ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 ADAPTIVE: tuple[Any, ...] = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)
