@@ -60,14 +60,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run; the exit code. Mistakes are answered in one line."""
     words = sys.argv[1:] if words is None else words
     if not words or "-h" in words or "--help" in words:
-        prog = "run.sh MODEL MICROBATCH_SIZE NUM_MICROBATCHES"
-        show_help(
-            Options,
-            prog,
-            *[word for word in words[1:] if words[0] in ("-h", "--help")],
-            dialect="Merak",
-            defaults=DEFAULTS,
-        )
+        topic = words[1] if len(words) > 1 else None
+        show_help(Options, "run.sh MODEL MICROBATCH_SIZE NUM_MICROBATCHES", topic, dialect="Merak", defaults=DEFAULTS)
         return 0
     try:
         return run(read_options(Options, words, POSITIONAL, DEFAULTS))

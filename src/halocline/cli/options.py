@@ -92,13 +92,10 @@ def show_help(
             here = f"as {spelled(flag.native)}: " if flag.native else ""
             _one(shown, flag.name, flag.kind, here + flag.help)
     if topic is None and names:
-        rest = {
-            f"{name}: {docs[f'{name}:']}": [o.flag for o in groups[name] if not o.common] for name in groups if name
-        }
+        rest = {docs[f"{name}:"]: [one.flag for one in groups[name] if not one.common] for name in groups if name}
         rest |= {f"{name}'s flags": [f.name for f in dialects[name]] for name in dialects if name not in chosen}
-        ask = (
-            f"{prog.split(' [')[0]} --help GROUP tells of each of them ({', '.join(map(str.lower, names))}, or {ALL})."
-        )
+        topics = ", ".join([*map(str.lower, names), ALL])
+        ask = f"{prog.split(' [')[0]} --help GROUP tells what they do; GROUP is one of {topics}."
         parser.epilog = "\n".join(["more, by group:", *_named(rest), "", ask])
     print(parser.format_help(), end="")
 
