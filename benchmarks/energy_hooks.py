@@ -23,12 +23,12 @@ from torch import nn
 
 from halocline.energy.controller import Controller, Frequencies, Listener
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.device.marks import TimeMarks
 from halocline.energy.profile.timing_csv import TimingCsv
 from halocline.energy.simulated.clock_file import ClockFile
 from halocline.plan import Plan
 from halocline.runtime import Engine
 from halocline.schedule import generate
+from halocline.schedule.events import Events, TimeMarks
 from halocline.schedule.instruction import COMPUTE, STEP
 
 SAMPLES, MICROBATCHES, WIDTH, LAYERS = 256, 8, 512, 8
@@ -90,16 +90,17 @@ def way(name: str, plan: Plan, directory: Path) -> tuple[Engine, Controller | No
 def alone(plan: Plan, controller: Controller, repeats: int = 200) -> float:
     """Seconds of processor time that the hooks of a step take, its clock's thread included."""
     row = generate(plan).ranks[0]
+    events = Events([controller])
     begin = time.process_time()
     for number in range(repeats):
-        controller.begin(number)
+        events.step_begins(number)
         for instruction in row:
-            controller.before(instruction)
+            events.begin(instruction)
             if instruction.kind in COMPUTE or instruction.kind == STEP:
-                controller.waits(instruction)
-                controller.ready(instruction)
-            controller.after(instruction)
-        controller.end(number)
+                events.wait(instruction)
+                events.ready(instruction)
+            events.end(instruction)
+        events.step_ends(number)
     return (time.process_time() - begin) / repeats
 
 

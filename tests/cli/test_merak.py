@@ -7,12 +7,12 @@ import time
 from typing import Any
 
 import pytest
+from halocline.plan.words import read_words
+from halocline.train.config import Config
 
 from halocline.cli import merak
 from halocline.plan.plan import Plan
-from halocline.plan.words import read_words
 from halocline.schedule.generate import generate
-from halocline.train.config import Config
 from halocline.train.planning import model_of, plan_of
 
 FOUR = [

@@ -12,13 +12,13 @@ import pytest
 from halocline.energy.client import Client, RankClient
 from halocline.energy.controller import Controller
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.device.marks import TimeMarks
 from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.server_player import Played, ServerPlayer
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.simulated.law import Law
 from halocline.plan import Plan
 from halocline.schedule import generate
+from halocline.schedule.events import TimeMarks
 from halocline.schedule.instruction import COMPUTE, FORWARD, STEP
 from harness.checks import controller as check_controller
 from harness.playing import play

@@ -7,23 +7,27 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from halocline.schedule.instruction import COMPUTE, STEP, Schedule
+from halocline.runtime.executor import Simulated
+from halocline.schedule.events import Events, Observer
+from halocline.schedule.instruction import COMPUTE, STEP, Instruction, Schedule
 
 
-def play(schedule: Schedule, observers: Sequence[Sequence[Any]], steps: int | Callable[[int], bool]) -> None:
-    """`observers[rank]` hear of every instruction of their rank, for so many steps, or while `steps(rank)` is true."""
+def play(schedule: Schedule, ranks: Sequence[Sequence[Any]], steps: int | Callable[[int], bool]) -> None:
+    """`ranks[rank]` holds what acts there and who watches; for so many steps, or while `steps(rank)` is true."""
     errors: list[BaseException] = []
 
     def run(rank: int) -> None:
         try:
             number = 0
+            events = Events([one for one in ranks[rank] if isinstance(one, Observer)])
+            devices = [one for one in ranks[rank] if not isinstance(one, Observer)]
             while steps(rank) if callable(steps) else number < steps:
-                _step(schedule, rank, observers[rank], number)
+                _step(schedule.ranks[rank % len(schedule.ranks)], devices, events, number)
                 number += 1
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(len(observers))]
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(len(ranks))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -32,18 +36,20 @@ def play(schedule: Schedule, observers: Sequence[Sequence[Any]], steps: int | Ca
         raise errors[0]
 
 
-def _step(schedule: Schedule, rank: int, observers: Sequence[Any], number: int) -> None:
-    for observer in observers:
-        observer.begin(number)
-    for instruction in schedule.ranks[rank % len(schedule.ranks)]:
-        for observer in observers:
-            observer.before(instruction)
+def _step(row: Sequence[Instruction], devices: Sequence[Simulated], events: Events, number: int) -> None:
+    for device in devices:
+        device.step_begins(number)
+    events.step_begins(number)
+    for instruction in row:
+        for device in devices:
+            device.begin(instruction)
+        events.begin(instruction)
         if instruction.kind in COMPUTE or instruction.kind == STEP:
-            for observer in observers:
-                observer.waits(instruction)
-            for observer in observers:
-                observer.ready(instruction)
-        for observer in observers:
-            observer.after(instruction)
-    for observer in observers:
-        observer.end(number)
+            events.wait(instruction)
+            for device in devices:
+                device.ready(instruction)
+            events.ready(instruction)
+        for device in devices:
+            device.end(instruction)
+        events.end(instruction)
+    events.step_ends(number)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from halocline.train.config import Config
 
 from halocline.plan import Plan, Stage
-from halocline.train.config import Config
 from halocline.train.planning import accumulated, model_of, plan_of, with_batch
 
 BAD: list[tuple[dict[str, Any], str, str]] = [

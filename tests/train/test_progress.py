@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
+from halocline.schedule.instruction import Instruction
 from halocline.train.progress import Lines, Silent, Speed, Standing, clock, progress
 
 
@@ -69,3 +72,16 @@ def test_a_run_without_an_end_does_not_say_when_it_ends() -> None:
     out = io.StringIO()
     Lines(every=0.0, file=out).show(reading(7, total=10**9))
     assert out.getvalue() == "step 7  loss 1.234  accuracy 56.1%  812 images/s  3.00 GiB\n"
+
+
+def test_a_long_step_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from halocline.train import progress as module
+
+    out = io.StringIO()
+    lines = Lines(every=1e9, file=out)
+    lines.step_begins(2, None)
+    lines.begin(Instruction("forward", 0, 1, 0), None)
+    assert out.getvalue() == ""
+    monkeypatch.setattr(module, "_LONG", -1.0)
+    lines.begin(Instruction("forward", 0, 1, 3), None)
+    assert out.getvalue() == "step 3: instruction 2, forward p0 s1 m3\n"

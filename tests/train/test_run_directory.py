@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from halocline.train.config import Config
 
 from halocline.plan import Plan
-from halocline.train.config import Config
 from halocline.train.metrics import Metrics, read
 from halocline.train.run_directory import Beginning, RunDirectory, beginning, newest_run, resolved
 

@@ -1,12 +1,12 @@
-"""The controller: what sits in the engine's instruction hooks. It has the clock set ahead of each instruction, notes
-when each was at work, and hands spans and steps to whoever listens. Which frequencies are played, a player says.
+"""The controller: the observer of the engine that has the clock set ahead of each instruction, notes when each was at
+work, and hands spans and steps to whoever listens. Which frequencies are played, a player says.
 
-    begin    ask the player what to play; ask the clock's thread for the first frequency
-    before   mark                                 ready    mark: what it waited for is no part of its work
-    waits    mark                                 after    mark; ask for the next instruction's frequency
-    end      hand the step and the counter's advances to the listeners
+    step_begins    ask the player what to play; ask the clock's thread for the first frequency
+    ready          what an instruction waited for is no part of its work
+    end            ask for the next instruction's frequency
+    step_ends      hand the step and the counter's advances to the listeners
 
-A hook takes marks and hands on numbers: it never waits for a driver, a device or a server.
+It keeps marks and hands on numbers: it never waits for a driver, a device or a server.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.device.marks import Mark, Marks
 from halocline.energy.device.meter import Reading
 from halocline.energy.device.setter import Setter
 from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.span import Span
+from halocline.schedule.events import Mark, Marks, Observer
 from halocline.schedule.instruction import COMPUTE, FORWARD, STEP, Instruction
 
 BATCH_INPUT = "batch-input"
@@ -64,8 +64,8 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
-class Controller:
-    """The observer of one rank."""
+class Controller(Observer):
+    """The controller of one rank."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class Controller:
     ) -> None:
         """`instructions` is the rank's list."""
         self._count = sum(i.kind in COMPUTE for i in instructions)
-        self._marks, self._sampler, self._clock, self._player = marks, sampler, clock, player
+        self.marks: Marks = marks
+        self._sampler, self._clock, self._player = sampler, clock, player
         self._listeners = tuple(listeners)
         self._setter = Setter(clock, marks) if clock is not None and player is not None else None
         self._frequencies: Frequencies | None = None
@@ -93,44 +94,45 @@ class Controller:
         self._rows: list[tuple[Instruction, Mark, tuple[Mark, Mark] | None, Mark, int | None]] = []
         self._spans: list[Span] = []
 
-    # -- the observer ----------------------------------------------------------------------------------------------
+    # -- what it is told -------------------------------------------------------------------------------------------
 
-    def begin(self, step: int) -> None:
+    def step_begins(self, step: int, mark: Mark) -> None:
         if self._player is not None:
             self._frequencies = self._player.play(step)
             self._require()
         self._played, self._rows, self._spans = 0, [], []
-        self._begin = self._marks.mark()
-        self._ask(self._begin)
+        self._begin = mark
+        self._ask(mark)
 
-    def before(self, instruction: Instruction) -> None:
-        self._start, self._waited = self._marks.mark(), None
+    def begin(self, instruction: Instruction, mark: Mark) -> None:
+        self._start, self._waited = mark, None
 
-    def waits(self, instruction: Instruction) -> None:
-        self._waits = self._marks.mark()
+    def wait(self, instruction: Instruction, mark: Mark) -> None:
+        if _computes(instruction):
+            self._waits = mark
 
-    def ready(self, instruction: Instruction) -> None:
-        self._waited = self._waits, self._marks.mark()
-        if self._setter is not None and self._marks.immediate:
+    def ready(self, instruction: Instruction, mark: Mark) -> None:
+        if not _computes(instruction):
+            return
+        self._waited = self._waits, mark
+        if self._setter is not None and self.marks.immediate:
             self._setter.settle()  # the work begins here, and not before its clock is set
 
-    def after(self, instruction: Instruction) -> None:
-        kind = instruction.kind
-        if kind not in COMPUTE and kind != STEP:
+    def end(self, instruction: Instruction, mark: Mark) -> None:
+        if not _computes(instruction):
             return
-        end = self._marks.mark()
-        self._rows.append((instruction, self._start, self._waited, end, self._frequency))
-        if kind in COMPUTE:
+        self._rows.append((instruction, self._start, self._waited, mark, self._frequency))
+        if instruction.kind != STEP:
             self._played += 1
-            self._ask(end)
-        if self._marks.immediate:
+            self._ask(mark)
+        if self.marks.immediate:
             self._resolve()
 
-    def end(self, step: int) -> None:
-        end = self._marks.seconds(self._marks.mark())
+    def step_ends(self, step: int, mark: Mark) -> None:
+        end = self.marks.seconds(mark)
         self._resolve()
         readings = tuple(self._sampler.take()) if self._sampler is not None else ()
-        done = DeviceStep(step, self._marks.seconds(self._begin), end, tuple(self._spans), readings)
+        done = DeviceStep(step, self.marks.seconds(self._begin), end, tuple(self._spans), readings)
         for listener in self._listeners:
             listener.step(done)
 
@@ -167,7 +169,7 @@ class Controller:
         """Marks that have happened become spans."""
         refused = self._clock is None or self._clock.refused
         for instruction, start, waited, end, frequency in self._rows:
-            seconds = self._marks.seconds
+            seconds = self.marks.seconds
             begin, stop = seconds(start), seconds(end)
             if waited is not None:
                 begin += seconds(waited[1]) - seconds(waited[0])
@@ -187,3 +189,7 @@ class Controller:
     def _tell(self, span: Span) -> None:
         for listener in self._listeners:
             listener.span(span)
+
+
+def _computes(instruction: Instruction) -> bool:
+    return instruction.kind in COMPUTE or instruction.kind == STEP

@@ -23,7 +23,7 @@ from halocline.runtime.boundary.relay import Relay
 from halocline.runtime.building import build_stages, check_tensor
 from halocline.runtime.compiling import compile_layers
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
-from halocline.runtime.executor import Executor, Observer
+from halocline.runtime.executor import Executor, Simulated
 from halocline.runtime.guards.common import common
 from halocline.runtime.guards.equal_weights import fingerprints, require_equal
 from halocline.runtime.guards.finite import POLICIES, NotFinite, origin
@@ -31,6 +31,7 @@ from halocline.runtime.guards.mean_loss import require_mean
 from halocline.runtime.guards.shared import buffer_names, built_where_shared, shared_stages
 from halocline.runtime.guards.unchanged import FirstLooks
 from halocline.runtime.layers import Layer, named_layers
+from halocline.runtime.marks import marks_of
 from halocline.runtime.parallel.shard import divided_buffers, settle
 from halocline.runtime.parallel.sharding import Sharding
 from halocline.runtime.parallel.statistics import RunningStatistics, plain, tracked
@@ -41,8 +42,9 @@ from halocline.runtime.processes.world import World
 from halocline.runtime.reading import Reads, reads
 from halocline.runtime.stage import Loss, Options, StageRunner
 from halocline.runtime.step_work import StepWork
-from halocline.runtime.timeline import Recorder, TimedExecutor
+from halocline.runtime.timeline import Recorder
 from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers, parameters_of
+from halocline.schedule.events import Events, Observer
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import forwards_ahead
 from halocline.tiling.randomness import kept_randomness
@@ -73,7 +75,8 @@ class Engine:
     A loss that is not finite stops every rank before anything is updated, or with `nan="skip"` leaves the step out.
     `timeline` names a directory to which each rank writes when it did what; `halocline timeline` reads it.
     `compile` runs torch.compile on the layers of stages without tiles and lanes (a word chooses its backend).
-    `offload` keeps activations in host memory until their backward. `observers` are told of every instruction.
+    `offload` keeps activations in host memory until their backward. `observers` are told of every instruction
+    (`halocline.Observer`). `simulated` is a device that is not there, whose own time passes beside.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Engine:
         offload: bool = False,
         compile: bool | str = False,
         observers: Sequence[Observer] = (),
+        simulated: Simulated | None = None,
     ) -> None:
         self.plan, self.layout = plan, Layout(plan)
         self.world = world or join()
@@ -142,25 +146,25 @@ class Engine:
             norms = {stage: [norm for norm in found if plain(norm)] for stage, found in norms.items()}
         self.statistics = {stage: RunningStatistics(found, total, alone) for stage, found in norms.items() if found}
         self.relay = Relay(self.world, self.layout, self.runners)
-        kind = Executor if timeline is None else TimedExecutor
-        self.executor = kind(
+        row = self.schedule.ranks[self.local]
+        self.world.logbook.introduce(", ".join(map(str, self.layout.roles(self.world.rank))), row)
+        self.sharding.watch(row)
+        self._recorder = None
+        if timeline is not None:
+            self._recorder = Recorder(timeline, self.world.rank, plan, marks_of(self.world.device))
+        self.executor = Executor(
             self.world,
             self.layout,
-            self.schedule.ranks[self.local],
+            row,
             self.runners,
             self.groups,
             self.statistics,
             self.relay.entering,
             self._first_looks(shared),
+            events=Events([self.world.logbook, *filter(None, [self._recorder]), *observers]),
+            sharding=self.sharding,
+            simulated=simulated,
         )
-        roles = map(str, self.layout.roles(self.world.rank))
-        self.world.logbook.begin(", ".join(roles), self.executor.instructions)
-        if isinstance(self.executor, TimedExecutor) and timeline is not None:
-            self.executor.record(Recorder(timeline, self.world.rank, plan, self.world.device))
-        self.observers = tuple(observers)
-        self.sharding.watch(self.executor.instructions)
-        if observers or self.sharding.meshes:
-            self.executor.observe([self.sharding, *observers])
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -266,8 +270,8 @@ class Engine:
 
     def close(self) -> None:
         """Close the files of the timeline, if there is one."""
-        if isinstance(self.executor, TimedExecutor):
-            self.executor.recorder.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     # -- a step --------------------------------------------------------------------------------------------------
 
@@ -282,20 +286,17 @@ class Engine:
         work = StepWork.of(batch, batch.cuts(), self.steps, self.world.device)
         if self._early:
             work.complete = lambda: self._start_losses(work)
-        for observer in self.observers:
-            observer.begin(self.steps)
         try:
             with kept_randomness(self.world.device):
                 self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True), orders(batch.inputs))
                 self._remember()
                 self.run(work, lambda: self._finish(work))
-        except NotFinite:
-            raise  # on every rank alike: nobody waits
         except Exception as error:
-            stop(self.world, error)
+            if self._recorder is not None:
+                self._recorder.flush()
+            if not isinstance(error, NotFinite):  # which is raised on every rank alike: nobody waits
+                stop(self.world, error)
             raise
-        for observer in self.observers:
-            observer.end(self.steps)
         self.steps += 1
         losses = tuple(float(work.losses[m]) for m in sorted(work.losses))
         return StepResult(self._loss, work.total, losses, self._skipped)

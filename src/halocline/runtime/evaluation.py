@@ -17,6 +17,7 @@ from halocline.plan.layout import ACTIVATION
 from halocline.runtime.batch import Batch, fields, orders
 from halocline.runtime.executor import Executor
 from halocline.runtime.step_work import StepWork
+from halocline.schedule.events import Events
 from halocline.schedule.instruction import FORWARD, FREE, RECEIVE, SEND, Instruction
 from halocline.tiling.randomness import kept_randomness
 from halocline.tiling.tensor import TileTensor
@@ -101,6 +102,7 @@ def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> E
         engine.groups,
         {},
         engine.relay.entering,
+        events=Events([engine.world.logbook]),
     )
     with _in_evaluation(engine), engine.sharding.gathered(), kept_randomness(engine.world.device):
         sizes = sorted({n for n in work.samples if n}, reverse=True)

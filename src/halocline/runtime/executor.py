@@ -34,11 +34,13 @@ from halocline.runtime.guards.shortage import OutOfMemory, is_shortage
 from halocline.runtime.guards.unchanged import FirstLooks
 from halocline.runtime.parallel.reduction import Reduction, parts_of_team
 from halocline.runtime.parallel.shard import is_split
+from halocline.runtime.parallel.sharding import Sharding
 from halocline.runtime.parallel.statistics import RunningStatistics, frozen, tracked
 from halocline.runtime.processes.lost import is_lost
 from halocline.runtime.processes.world import World
 from halocline.runtime.stage import Held, StageRunner
 from halocline.runtime.step_work import StepWork
+from halocline.schedule.events import Events
 from halocline.schedule.instruction import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -59,17 +61,18 @@ TRAVELLING = 4
 and standing idle until then would cost more than the buffer."""
 
 
-class Observer(Protocol):
-    """Who is told what a rank does while it does it. May also have `waits` and `ready`, which take an instruction as
-    `before` does: it begins to get what it needs (a batch, messages, sums of gradients), and has it."""
+class Simulated(Protocol):
+    """A device that is not there: it lets its own time pass where a real one works."""
 
-    def begin(self, step: int) -> None: ...
+    def step_begins(self, step: int) -> None: ...
 
-    def before(self, instruction: Instruction) -> None: ...
+    def begin(self, instruction: Instruction) -> None: ...
 
-    def after(self, instruction: Instruction) -> None: ...
+    def ready(self, instruction: Instruction) -> None:
+        """What a computation or the step needs is there."""
+        ...
 
-    def end(self, step: int) -> None: ...
+    def end(self, instruction: Instruction) -> None: ...
 
 
 class Executor:
@@ -85,6 +88,10 @@ class Executor:
         statistics: dict[int, RunningStatistics],
         entering: Callable[[int, int, int], tuple[Crossing, ...]],
         looks: FirstLooks | None = None,
+        *,
+        events: Events | None = None,
+        sharding: Sharding | None = None,
+        simulated: Simulated | None = None,
     ) -> None:
         self.world, self.layout, self.instructions = world, layout, instructions
         self.runners = runners
@@ -93,6 +100,8 @@ class Executor:
         """Stage -> the ranks that share its parameters."""
         self.statistics = statistics
         """Stage -> its running statistics, where updates do not come in the order of one device."""
+        self.events = events or Events()
+        self.sharding, self.simulated = sharding, simulated
         self.replica, self.local = divmod(world.rank, layout.ranks_per_replica)
         self.passages = Passages(layout, self.local, runners, entering)
         self.reached = Reached(world, layout)
@@ -125,12 +134,20 @@ class Executor:
         self._begin(work, finish)
         if not self._losses:
             work.complete()
-        notes = self.world.logbook.words
-        notes[1] = work.number
+        events, simulated = self.events, self.simulated
         try:
-            for notes[2], instruction in enumerate(self.instructions, 1):
+            if simulated is not None:
+                simulated.step_begins(work.number)
+            events.step_begins(work.number)
+            for instruction in self.instructions:
                 self.current = instruction
+                if simulated is not None:
+                    simulated.begin(instruction)
+                events.begin(instruction)
                 self._handlers[instruction.kind](instruction)
+                if simulated is not None:
+                    simulated.end(instruction)
+                events.end(instruction)
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, ExchangeTimeout) or is_lost(error):
                 raise self.world.lost(f"rank {self.world.rank} waits in {self.current} for its team", error) from error
@@ -138,35 +155,24 @@ class Executor:
                 raise
             raise self._shortage() from error
         self.current = None
-        notes[2] = 0
+        events.step_ends(work.number)
 
-    def observe(self, observers: Sequence[Observer]) -> None:
-        """Tell observers of every instruction, before and after it is done."""
+    def _wait(self) -> None:
+        """The instruction under way begins to get what it needs."""
+        assert self.current is not None
+        self.events.wait(self.current)
 
-        def observed(handler: Callable[[Instruction], None]) -> Callable[[Instruction], None]:
-            def handle(instruction: Instruction) -> None:
-                for observer in observers:
-                    observer.before(instruction)
-                handler(instruction)
-                for observer in observers:
-                    observer.after(instruction)
+    def _ready(self) -> None:
+        """It has that."""
+        assert self.current is not None
+        if self.simulated is not None:
+            self.simulated.ready(self.current)
+        self.events.ready(self.current)
 
-            return handle
-
-        def told(fetch: Callable[..., Any]) -> Callable[..., Any]:
-            def get(*args: Any) -> Any:
-                for observer in (o for o in observers if hasattr(o, "waits")):
-                    observer.waits(self.current)
-                found = fetch(*args)
-                for observer in (o for o in observers if hasattr(o, "ready")):
-                    observer.ready(self.current)
-                return found
-
-            return get
-
-        self._handlers = {kind: observed(handler) for kind, handler in self._handlers.items()}
-        for name in ("_inputs", "_output_gradients", "_await_reductions"):
-            setattr(self, name, told(getattr(self, name)))
+    def _at_once(self) -> None:
+        """It needs nothing that is not there."""
+        self._wait()
+        self._ready()
 
     def _shortage(self) -> OutOfMemory:
         """The error for a rank that has run out of memory: what it did and held."""
@@ -185,11 +191,11 @@ class Executor:
     def _begin(self, work: StepWork, finish: Callable[[], None]) -> None:
         self.work, self.finish = work, finish
         self.held: dict[tuple[int, int, int], Held] = {}
-        self.arriving: dict[tuple[str, int, int, int], list[tuple[int, Tensor | None, Any]]] = {}
+        self.arriving: dict[tuple[str, int, int, int], list[tuple[Instruction, Tensor | None, Any]]] = {}
         self.sent: dict[tuple[Any, ...], tuple[Tensor, Any]] = {}
         self.leaving: deque[Instruction] = deque()
         """Frees of sent buffers that have not been waited for."""
-        self.reductions: list[Reduction] = []
+        self.reductions: dict[Instruction, Reduction] = {}
 
     # -- messages ------------------------------------------------------------------------------------------------
 
@@ -215,21 +221,26 @@ class Executor:
         message, handle = None, None
         if passage.parts:
             message, handle = self.world.receive(passage.size, self._global(peer), instruction[1:5])
-        self.arriving.setdefault((what, pipe, stage, microbatch), []).append((peer, message, handle))
+        self.arriving.setdefault((what, pipe, stage, microbatch), []).append((instruction, message, handle))
 
     def _arrived(self, what: str, pipe: int, stage: int, microbatch: int) -> list[tuple[int, Tensor]]:
         """Wait for a tensor's messages."""
         found = []
-        for peer, message, handle in self.arriving.pop((what, pipe, stage, microbatch), []):
+        self._wait()
+        for receive, message, handle in self.arriving.pop((what, pipe, stage, microbatch), []):
             if message is None:
                 continue
+            peer = self._global(receive.peer)
+            self.events.wait(receive)
             self.world.wait(
                 handle,
                 f"rank {self.world.rank} waits in {self.current} for {what} p{pipe} s{stage} m{microbatch} "
-                f"from rank {self._global(peer)}",
-                self._global(peer),
+                f"from rank {peer}",
+                peer,
             )
-            found.append((peer, message))
+            self.events.ready(receive)
+            found.append((receive.peer, message))
+        self._ready()
         return found
 
     def _assembled(
@@ -276,11 +287,14 @@ class Executor:
         received = self.passages.received(pipe, stage, samples)
         if stage == 0:
             assert self.work.inputs is not None
+            self._wait()
             whole = self.work.inputs(microbatch)
             locals_ = [t[tuple(slice(a, b) for a, b in runner.origin(c))] for t, c in zip(whole, received)]
             copied = runner.exchanger is not None
             inputs = [to_device(t.detach(), self.world.device, copied) for t in locals_]
+            self._ready()
         elif (pipe, stage) in self._same_ranks:
+            self._at_once()
             above = self.held[pipe, stage - 1, microbatch]
             inputs = [t.detach() for t in above.outputs]  # the same ranks hold both stages: handed over as it is
         else:
@@ -332,6 +346,8 @@ class Executor:
 
     def _recompute(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
+        if instruction is self.current:
+            self._at_once()
         held = self.held[pipe, stage, microbatch]
         layers = self.runners[pipe, stage].layers
         with frozen(tracked(layers)), self._looks.over(stage, layers, self.work.samples[microbatch]):
@@ -345,6 +361,8 @@ class Executor:
             self._recompute(Instruction(RECOMPUTE, pipe, stage, microbatch))
         if runner.loss is None and not held.gradients:
             held.gradients = self._output_gradients(pipe, stage, microbatch)
+        else:
+            self._at_once()
         return held
 
     def _output_gradients(self, pipe: int, stage: int, microbatch: int) -> list[Any]:
@@ -354,6 +372,8 @@ class Executor:
 
     def _backward(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
+        if self.sharding is not None:
+            self.sharding.prepare(instruction)
         held = self._gradients(pipe, stage, microbatch)
         with self._steady(pipe, stage, microbatch, backward=True):
             self.runners[pipe, stage].backward(held)
@@ -376,6 +396,7 @@ class Executor:
 
     def _backward_weight(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
+        self._at_once()
         with self._steady(pipe, stage, microbatch, backward=True):
             self.runners[pipe, stage].backward_weight(self.held[pipe, stage, microbatch])
 
@@ -387,14 +408,19 @@ class Executor:
         every = dict.fromkeys(p for _, layer in runners[0].layers for p in layer.parameters())
         parameters = [p for p in every if not is_split(p, "data")]  # those were summed when they were divided
         parts_of_team(parameters, list(dict.fromkeys(r.exchanger for r in runners if r.exchanger is not None)))
-        self.reductions.append(Reduction(parameters, self.world, self.groups[stage], str(instruction)))
+        reduction = self.reductions[instruction] = Reduction(
+            parameters, self.world, self.groups[stage], str(instruction)
+        )
+        if self.events.clocks:
+            reduction.watch(self.events.now)
 
     def _step(self, instruction: Instruction) -> None:
+        self._wait()
         while self.leaving:
             self._let_go(self.leaving.popleft())
-        self._await_reductions()
-        self.finish()
-
-    def _await_reductions(self) -> None:
-        for reduction in self.reductions:
+        for started, reduction in self.reductions.items():
+            self.events.wait(started)
             reduction.finish()
+            self.events.ready(started, reduction.ended())
+        self._ready()
+        self.finish()

@@ -1,10 +1,8 @@
 """What a run carries for energy: a meter, a clock and the observer that uses them, as the settings ask for it.
 
-    --export_timing_csv true    instructions-R.csv and time-energy-R.csv in the run's directory
-    --perseus_url URL           plays what an energy server says, and reports to it
-    --sweep                     goes down the frequencies, writes profile.csv, and then the run is over
-
-Puts the energy room into the engine's hooks; what is done there is the energy room's.
+--timing-csv           instructions-R.csv and time-energy-R.csv in the run's directory
+--energy-server URL    plays what an energy server says, and reports to it
+--sweep                goes down the frequencies, writes profile.csv, and then the run is over
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import torch
 from halocline.energy.controller import Controller, Listener
 from halocline.energy.device.clock import GuardedClock
 from halocline.energy.device.devices import open_device
-from halocline.energy.device.marks import Marks, TimeMarks
 from halocline.energy.device.meter import Clock, Meter
 from halocline.energy.profile.attribution import Estimate
 from halocline.energy.profile.files import PROFILE, write_profile
@@ -30,25 +27,27 @@ from halocline.energy.server_player import ServerPlayer
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.window_log import WindowLog
 from halocline.plan.plan import Plan
+from halocline.runtime.marks import marks_of
 from halocline.runtime.processes.agreement import gathered
 from halocline.runtime.processes.world import World
+from halocline.schedule.events import Marks, Observer, TimeMarks
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import Instruction
-from halocline.train.cuda_marks import CudaMarks
 from halocline.train.energy_server import Connection
 from halocline.train.settings import Settings
 
 
 class Equipment:
-    """The observers of one rank, and what must be given back in the end."""
+    """The devices and observers of one rank, and what must be given back in the end."""
 
     def __init__(
         self, settings: Settings, plan: Plan, world: World, directory: Path, say: Callable[[str], None]
     ) -> None:
         """Every rank makes one. `directory` is the run's."""
         self._settings, self._plan, self._world, self._directory, self._say = settings, plan, world, directory, say
-        self.observers: tuple[Any, ...] = ()
-        """For the engine, in this order."""
+        self.observers: tuple[Observer, ...] = ()
+        self.simulated: SimulatedDevice | None = None
+        """Both for the engine."""
         self.sweep: Sweep | None = None
         self._log: WindowLog | None = None
         self._controller: Controller | None = None
@@ -57,8 +56,8 @@ class Equipment:
         self._schedule = generate(plan)
         self._device = self._open()
         self._controller = self._control(self._schedule.ranks[world.rank % plan.ranks_per_replica])
-        simulated = isinstance(self._device, SimulatedDevice)
-        self.observers = (self._device, self._controller) if simulated else (self._controller,)
+        self.simulated = self._device if isinstance(self._device, SimulatedDevice) else None
+        self.observers = (self._controller,)
 
     @property
     def finished(self) -> bool:
@@ -96,7 +95,7 @@ class Equipment:
     def _marks(self) -> Marks:
         if isinstance(self._device, SimulatedDevice):
             return TimeMarks(self._device.time)
-        return CudaMarks(self._world.device) if self._world.device.type == "cuda" else TimeMarks()
+        return marks_of(self._world.device)
 
     # -- the observer ----------------------------------------------------------------------------------------------
 

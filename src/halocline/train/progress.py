@@ -1,6 +1,6 @@
 """How a run is going, for people: a bar where there is a terminal, else a line every few seconds, on standard error.
 
-Knows numbers and words; nothing of training.
+Where a step takes long, the instruction that is under way. Knows numbers and words; nothing of training.
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
+
+from halocline.schedule.events import Mark, Observer
+from halocline.schedule.instruction import Instruction
 
 _EVERY = 5.0
 """Seconds between lines where there is no terminal."""
+_LONG = 15.0
+"""Seconds without a word after which a step tells how far it is."""
 _WINDOW = 20
 """Steps over which speed is averaged."""
 _ENDLESS = 10**9
@@ -83,18 +88,38 @@ class Standing:
         return "  ".join([*words, f"{self.seconds:.3f} s"] if timed else words)
 
 
-class Progress(Protocol):
+class Progress(Observer):
     """Where progress is shown."""
 
-    def show(self, reading: Standing) -> None: ...
+    def __init__(self) -> None:
+        self._step = self._done = 0
+        self._heard = time.monotonic()
 
-    def say(self, text: str) -> None: ...
+    def show(self, reading: Standing) -> None:
+        raise NotImplementedError
+
+    def say(self, text: str) -> None:
+        raise NotImplementedError
 
     def evaluated(self, text: str) -> None:
         """Say how an evaluation came out."""
         self.say(text)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing more is to come."""
+
+    def step_begins(self, step: int, mark: Mark) -> None:
+        self._step, self._done, self._heard = step, 0, time.monotonic()
+
+    def begin(self, instruction: Instruction, mark: Mark) -> None:
+        self._done += 1
+        if time.monotonic() - self._heard > _LONG:
+            self._heard = time.monotonic()
+            self.inside(f"step {self._step + 1}: instruction {self._done}, {instruction}")
+
+    def inside(self, text: str) -> None:
+        """How far a long step is."""
+        self.say(text)
 
 
 def progress(rank: int, verbose: bool = False) -> Progress:
@@ -113,14 +138,12 @@ class Silent(Progress):
     def say(self, text: str) -> None:
         return None
 
-    def close(self) -> None:
-        return None
-
 
 class Lines(Progress):
     """A line every few seconds, or for every step."""
 
     def __init__(self, every: float = _EVERY, file: Any = None, verbose: bool = False) -> None:
+        super().__init__()
         self.every, self.file, self.verbose = every, file, verbose
         self._last = -every
 
@@ -133,14 +156,12 @@ class Lines(Progress):
     def say(self, text: str) -> None:
         print(text, file=self.file or sys.stderr, flush=True)
 
-    def close(self) -> None:
-        return None
-
 
 class Bar(Progress):
     """A bar that moves; `verbose`, below a line for every step."""
 
     def __init__(self, verbose: bool = False) -> None:
+        super().__init__()
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
@@ -168,6 +189,12 @@ class Bar(Progress):
 
     def say(self, text: str) -> None:
         self._bar.console.print(text, soft_wrap=True, markup=False)
+
+    def inside(self, text: str) -> None:
+        if self._task is None:
+            self.say(text)
+        else:
+            self._bar.update(self._task, rest=text)
 
     def close(self) -> None:
         self._bar.stop()

@@ -1,5 +1,5 @@
 """A trace of PyTorch's profiler: every operator and kernel of a few steps after the warm-up, one file per rank, for
-Perfetto (ui.perfetto.dev) or chrome://tracing. An observer of the engine; knows nothing of what is trained.
+Perfetto (ui.perfetto.dev) or chrome://tracing. Knows nothing of what is trained.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
+from halocline.schedule.events import Mark, Observer
+from halocline.schedule.instruction import Instruction
+
 STEPS = 2
 """Steps that are traced: a file of some hundred megabytes helps nobody."""
 
 
-class PytorchTrace:
+class PytorchTrace(Observer):
     """One rank's `pytorch-trace-R.json`, with the name of each instruction around its operators."""
 
     def __init__(self, directory: Path, rank: int, warmup: int, say: Callable[[str], None]) -> None:
@@ -25,22 +28,22 @@ class PytorchTrace:
         self._taken = 0
         """Steps seen."""
 
-    def begin(self, step: int) -> None:
+    def step_begins(self, step: int, mark: Mark) -> None:
         if self._taken == self._warmup:
             self._profile = profile(activities=[a for a in supported_activities() if a in _WANTED])
             self._profile.start()
 
-    def before(self, instruction: object) -> None:
+    def begin(self, instruction: Instruction, mark: Mark) -> None:
         if self._profile is not None:
             around = record_function(str(instruction))
             around.__enter__()
             self._open.append(around)
 
-    def after(self, instruction: object) -> None:
+    def end(self, instruction: Instruction, mark: Mark) -> None:
         if self._open:
             self._open.pop().__exit__(None, None, None)
 
-    def end(self, step: int) -> None:
+    def step_ends(self, step: int, mark: Mark) -> None:
         self._taken += 1
         if self._taken == self._warmup + STEPS:
             self._write()

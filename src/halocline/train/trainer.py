@@ -11,7 +11,7 @@ import math
 import resource
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from halocline.runtime.processes.agreement import gathered, raise_alike
 from halocline.runtime.processes.launch import join
 from halocline.runtime.processes.launch import stop as tell
 from halocline.runtime.processes.world import World
+from halocline.schedule.events import Observer
 from halocline.train import checkpoint as checkpoints
 from halocline.train.batches import Batches, Work
 from halocline.train.datasets import open_datasets, with_samples
@@ -81,7 +82,7 @@ class Trainer:
         dataset: Dataset | None = None,
         evaluation: Dataset | None = None,
         world: World | None = None,
-        observers: Any = (),
+        observers: Sequence[Observer] = (),
         shown: Progress | None = None,
     ) -> None:
         self.model = model if model is not None else model_of(settings)
@@ -98,7 +99,7 @@ class Trainer:
             self.plan = replace(self.plan, image=dataset.inputs[0].pixels)
         self.equipment = Equipment(settings, self.plan, self.world, self.directory.path, self.progress.say)
         self.traces = self._traces()
-        self.engine = self._engine((*self.equipment.observers, *self.traces, *observers))
+        self.engine = self._engine((self.progress, *self.equipment.observers, *self.traces, *observers))
         self.batches = self._batches(dataset, True)
         self.held_out = self._batches(evaluation, False) if evaluation is not None else None
         self.total = settings.run.steps or (settings.run.epochs or 1) * len(self.batches)
@@ -237,7 +238,7 @@ class Trainer:
 
     # -- building ------------------------------------------------------------------------------------------------
 
-    def _engine(self, observers: Any) -> Engine:
+    def _engine(self, observers: Sequence[Observer]) -> Engine:
         settings = self.settings
         return Engine(
             self.plan,
@@ -258,6 +259,7 @@ class Trainer:
             timeline=self.directory.timeline if settings.run.timeline else None,
             offload=settings.run.offload,
             observers=observers,
+            simulated=self.equipment.simulated,
         )
 
     def _traces(self) -> tuple[PytorchTrace, ...]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.device.marks import TimeMarks
 from halocline.energy.device.meter import Clock, ClockRefused
 from halocline.energy.device.setter import Setter
 from halocline.energy.simulated.clock_file import ClockFile
+from halocline.schedule.events import TimeMarks
 from harness.checks import FOLDER
 from harness.checks.clock import FileClock
 

@@ -15,7 +15,6 @@ import pytest
 from halocline.cli import main
 from halocline.energy.controller import Controller
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.device.marks import TimeMarks
 from halocline.energy.profile.files import ERRORS, write_profile
 from halocline.energy.profile.offline import Missing, derive
 from halocline.energy.profile.sampler import CounterWatch
@@ -26,6 +25,7 @@ from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.simulated.law import Law
 from halocline.plan import Plan
 from halocline.schedule import generate
+from halocline.schedule.events import TimeMarks
 from harness.playing import play
 
 WORK = [1.2, 0.9, 1.0, 0.8]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from halocline.energy.controller import Controller, DeviceStep
-from halocline.energy.device.marks import TimeMarks
 from halocline.energy.device.meter import Reading
 from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.span import Span
@@ -20,6 +19,7 @@ from halocline.energy.profile.timing_files import ranks_in, read_energy, read_in
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
 from halocline.schedule import generate
+from halocline.schedule.events import TimeMarks
 from halocline.schedule.instruction import COMPUTE, Instruction
 from harness.playing import play
 

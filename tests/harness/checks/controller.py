@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from halocline.energy.controller import Controller, DeviceStep
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.device.marks import TimeMarks
 from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.span import Span
 from halocline.energy.profile.timing_csv import TimingCsv
@@ -20,6 +19,7 @@ from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
 from halocline.runtime import Engine, World
 from halocline.schedule import generate
+from halocline.schedule.events import TimeMarks
 from halocline.schedule.instruction import COMPUTE
 
 
@@ -61,7 +61,7 @@ class Pattern:
         return None if step == 2 else [(1410, 900)[n // 2 % 2] for n in range(self.count)]
 
 
-def engine(plan: Plan, observers: Any = (), slow: float = 0.0) -> Engine:
+def engine(plan: Plan, observers: Any = (), slow: float = 0.0, simulated: Any = None) -> Engine:
     layers = [lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(plan.layers)]
     if slow:
         layers[0] = lambda: nn.Sequential(nn.Linear(6, 6), Slow(slow))
@@ -72,6 +72,7 @@ def engine(plan: Plan, observers: Any = (), slow: float = 0.0) -> Engine:
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
         world=World.join(deadline=300),
         observers=observers,
+        simulated=simulated,
     )
 
 
@@ -100,7 +101,7 @@ def controlled(text: str, directory: str, steps: int) -> dict[str, Any]:
         player=Pattern(sum(i.kind in COMPUTE for i in row)),
         listeners=[heard, TimingCsv(directory, rank, meter=device.name)],
     )
-    made = engine(plan, (device, controller))
+    made = engine(plan, (controller,), simulated=device)
     losses = [made.step(*batch()).loss for _ in range(steps)]
     controller.close()
     state = Path(directory, f"clock-{rank}.txt").read_text().strip()

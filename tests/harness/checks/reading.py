@@ -13,6 +13,8 @@ from halocline.runtime import Engine
 from halocline.runtime.boundary.patchwork import Patchwork
 from halocline.runtime.layers import one_device
 from halocline.runtime.proof import verify
+from halocline.schedule.events import Observer, TimeMarks
+from halocline.schedule.instruction import COMPUTE, RECEIVE, REDUCE, STEP, Instruction
 from halocline.tiling.boxes import shape
 from harness.checks import plans
 from harness.plan_models import MODELS
@@ -105,35 +107,63 @@ def evaluated(model: str, text: str, sizes: list[int]) -> list[tuple[float, floa
     return found
 
 
-class _Watcher:
+class _Watcher(Observer):
+    marks = TimeMarks()
+
     def __init__(self) -> None:
-        self.seen: list[Any] = []
+        self.seen: list[tuple[str, Any]] = []
+        self.times: list[float] = []
 
-    def begin(self, step: int) -> None:
-        self.seen.append(("begin", step))
+    def _see(self, event: str, what: Any, mark: float) -> None:
+        self.seen.append((event, what))
+        self.times.append(mark)
 
-    def before(self, instruction: Any) -> None:
-        self.seen.append(("before", instruction))
+    def step_begins(self, step: int, mark: float) -> None:
+        self._see("step begins", step, mark)
 
-    def after(self, instruction: Any) -> None:
-        self.seen.append(("after", instruction))
+    def begin(self, instruction: Instruction, mark: float) -> None:
+        self._see("begin", instruction, mark)
 
-    def end(self, step: int) -> None:
-        self.seen.append(("end", step))
+    def wait(self, instruction: Instruction, mark: float) -> None:
+        self._see("wait", instruction, mark)
+
+    def ready(self, instruction: Instruction, mark: float) -> None:
+        self._see("ready", instruction, mark)
+
+    def end(self, instruction: Instruction, mark: float) -> None:
+        self._see("end", instruction, mark)
+
+    def step_ends(self, step: int, mark: float) -> None:
+        self._see("step ends", step, mark)
+
+
+ON = (RECEIVE, REDUCE)
 
 
 def observed(model: str, text: str) -> bool:
-    """Whether an observer is told of every instruction in order, before and after."""
+    """Whether an observer is told of every instruction in order: its begin and end, and in between what it waits for.
+    Receives and reductions go on after their end."""
     watcher = _Watcher()
     engine = _engine(model, Plan.from_toml(text), observers=[watcher])
     expected: list[Any] = []
+    going_on: list[Any] = []
     for step in range(2):
         engine.step(*plans.batch(model, 8, step))
-        expected.append(("begin", step))
+        expected.append(("step begins", step))
         for instruction in engine.schedule.ranks[engine.local]:
-            expected += [("before", instruction), ("after", instruction)]
-        expected.append(("end", step))
-    return watcher.seen == expected
+            waits = instruction.kind in COMPUTE or instruction.kind == STEP
+            events = ("begin", "wait", "ready", "end") if waits else ("begin", "end")
+            expected += [(event, instruction) for event in events]
+            going_on += [(event, instruction) for event in ("wait", "ready") if instruction.kind in ON]
+        expected.append(("step ends", step))
+    later = [seen for seen in watcher.seen if seen[0] in ("wait", "ready") and seen[1].kind in ON]
+    assert [seen for seen in watcher.seen if seen not in later] == expected
+    assert sorted(map(str, later)) == sorted(map(str, going_on))
+    for event, instruction in later:
+        assert watcher.seen.index((event, instruction)) > watcher.seen.index(("end", instruction))
+    ended = {seen for seen in later if seen[0] == "ready" and seen[1].kind == REDUCE}  # its moment was noted before
+    times = [time for seen, time in zip(watcher.seen, watcher.times) if seen not in ended]
+    return times == sorted(times)
 
 
 def offloaded(model: str, text: str) -> dict[str, float]:

@@ -16,11 +16,13 @@ from halocline.runtime.processes.launch import post_mortem
 from halocline.runtime.processes.logbook import Logbook, note_failure, read
 from halocline.runtime.processes.lost import LostRank
 from halocline.runtime.processes.world import World
+from halocline.schedule.instruction import BACKWARD, FORWARD, Instruction
 from harness.checks import FOLDER
 from harness.checks import faults as check_faults
 from harness.processes import copy_what_is_started, program
 
 ROLE = "replica 0 pipe 0 stage 1 tile 0 lane 0 tensor 0"
+ROW = (Instruction(FORWARD, 0, 1, 0), Instruction(BACKWARD, 0, 1, 0))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,13 @@ def test_a_hanging_rank_is_named_and_so_is_who_waited_for_it(monkeypatch: pytest
     said = str(caught.value)
     assert said.startswith(f"rank 1 ({ROLE}) is late in forward p0 s1 m1 of step 2: PeerLost: rank "), said
     assert "waits in" in said and ": nothing came for 4 s; rank " in said, said
+
+
+def noted(book: Logbook, step: int, instruction: int) -> None:
+    """As the events of a step tell it."""
+    book.step_begins(step, None)
+    for done in ROW[:instruction]:
+        book.begin(done, None)
 
 
 def _free_port() -> int:
@@ -80,12 +89,12 @@ def test_without_a_launcher_that_ends_them_the_others_stop_by_themselves(kind: s
 
 def test_a_logbook_survives_its_process(tmp_path: Path) -> None:
     book = Logbook(tmp_path, 3, 77)
-    book.begin("stage 1", ["forward", "backward"])
-    book.note(5, 2)
-    book.words[3] = 1 + 2
-    assert read(tmp_path, 3) == (LostRank(3, "stage 1", "backward", 5, waits_for=2), "")
+    book.introduce("stage 1", ROW)
+    noted(book, 5, 2)
+    book.waits_for(2)
+    assert read(tmp_path, 3) == (LostRank(3, "stage 1", "backward p0 s1 m0", 5, waits_for=2), "")
     note_failure(tmp_path, 3, "so it is")
-    assert str(read(tmp_path, 3)[0]) == "rank 3 (stage 1) failed in backward of step 5: so it is"
+    assert str(read(tmp_path, 3)[0]) == "rank 3 (stage 1) failed in backward p0 s1 m0 of step 5: so it is"
     assert read(tmp_path, 4) == (None, "")
 
 
@@ -96,12 +105,12 @@ def test_a_failure_before_the_logbook_was_made(tmp_path: Path) -> None:
 
 def test_a_long_failure_still_fits_the_logbook(tmp_path: Path) -> None:
     book = Logbook(tmp_path, 0, 1)
-    book.begin("role", ["forward"])
-    book.note(1, 1)
+    book.introduce("role", ROW)
+    noted(book, 1, 1)
     book.fail("own", "x" * 10_000)
     found, why = read(tmp_path, 0)
     assert found is not None
-    assert why == "own" and found.instruction == "forward" and found.detail == "x" * 10_000
+    assert why == "own" and found.instruction == "forward p0 s1 m0" and found.detail == "x" * 10_000
 
 
 def test_the_cause_is_the_rank_that_failed_by_itself(tmp_path: Path) -> None:
@@ -113,24 +122,26 @@ def test_the_cause_is_the_rank_that_failed_by_itself(tmp_path: Path) -> None:
 
 def test_a_rank_that_left_without_a_word(tmp_path: Path) -> None:
     book = Logbook(tmp_path, 1, 1)
-    book.begin("stage 1", ["forward"])
-    book.note(2, 1)
+    book.introduce("stage 1", ROW)
+    noted(book, 2, 1)
     Logbook(tmp_path, 0, 0).fail("peer", "error 0")
-    told = "rank 1 (stage 1) ended with exit code 7 in forward of step 2"
+    told = "rank 1 (stage 1) ended with exit code 7 in forward p0 s1 m0 of step 2"
     assert str(post_mortem(tmp_path, 2, {0: 1, 1: 7})) == told
 
 
 def test_a_chain_of_waits_ends_at_the_rank_that_is_late(tmp_path: Path) -> None:
     books = [Logbook(tmp_path, rank, rank) for rank in range(3)]
     for rank, book in enumerate(books):
-        book.begin(f"stage {rank}", ["forward", "backward"])
-        book.note(4, 2 - (rank == 2))
-    books[0].words[3], books[1].words[3] = 1 + 1, 1 + 2
+        book.introduce(f"stage {rank}", ROW)
+        noted(book, 4, 2 - (rank == 2))
+    books[0].waits_for(1)
+    books[1].waits_for(2)
     assert books[0].waited_for(1) == (
-        "; rank 1 (stage 1) is in backward of step 4 and waits for rank 2; rank 2 (stage 2) is in forward of step 4"
+        "; rank 1 (stage 1) is in backward p0 s1 m0 of step 4 and waits for rank 2"
+        "; rank 2 (stage 2) is in forward p0 s1 m0 of step 4"
     )
     books[0].fail("peer", "PeerLost: nothing came")
-    late = "rank 2 (stage 2) is late in forward of step 4: PeerLost: nothing came"
+    late = "rank 2 (stage 2) is late in forward p0 s1 m0 of step 4: PeerLost: nothing came"
     assert str(post_mortem(tmp_path, 3, {0: 1})) == late
 
 
@@ -146,5 +157,5 @@ def test_a_rank_aborted_while_it_gave_up_a_peer_is_not_the_cause(tmp_path: Path)
     for rank in range(2):
         Logbook(tmp_path, rank, 0).fail("peer", f"error {rank}")
     assert "killed by SIGABRT" not in str(post_mortem(tmp_path, 2, {0: 1, 1: -6}))
-    Logbook(tmp_path, 2, 0).begin("a role", [])
+    Logbook(tmp_path, 2, 0).introduce("a role", [])
     assert str(post_mortem(tmp_path, 3, {0: 1, 2: -6})).endswith("was killed by SIGABRT")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from halocline.train.config import Config
 
 from halocline.runtime.processes.nodes import Nodes, interface_towards
-from halocline.train.config import Config
 from halocline.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[3]

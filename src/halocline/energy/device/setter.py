@@ -8,7 +8,7 @@ import threading
 from collections import deque
 
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.device.marks import Mark, Marks
+from halocline.schedule.events import Mark, Marks
 
 
 class Setter:

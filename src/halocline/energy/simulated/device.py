@@ -6,8 +6,8 @@ it needs are due, by the times at which the other devices sent them (see rack), 
 take a little. So a run is as quick as the CPU allows, and gives the same times and joules again on any machine. Waiting
 draws the blocking power. The counter advances every 100 ms of the device's time, as NVML's does.
 
-It is an observer of the engine, and must stand before those that look at its time. Everything it gives is called
-"simulated".
+The executor tells it of each instruction before it tells observers, so that they see its time. Everything it gives is
+called "simulated".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PERIOD = 0.1
 
 
 class SimulatedDevice:
-    """The device of one rank: a meter, a clock and an observer."""
+    """The device of one rank: a meter, a clock, and what acts where a GPU would work."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class SimulatedDevice:
         self._file = ClockFile(Path(directory) / f"clock-{rank}.txt")
         self._file.write(None)
         self._frequency: int | None = None
-        self._step, self._started = 0, False
+        self._step = 0
         self._reductions: list[int] = []
         self._time = self._energy = self._counted = 0.0
         self._ticks = 0
@@ -138,24 +138,19 @@ class SimulatedDevice:
     def rescue(self) -> list[str]:
         return ["simulated", str(self._file.path)]
 
-    # -- the observer ----------------------------------------------------------------------------------------------
+    # -- its work --------------------------------------------------------------------------------------------------
 
-    def begin(self, step: int) -> None:
-        self._step, self._started = step, False
+    def step_begins(self, step: int) -> None:
+        self._step = step
 
-    def before(self, instruction: Instruction) -> None:
-        self._started = False
+    def begin(self, instruction: Instruction) -> None:
         if instruction.kind in (SEND, REDUCE):
             self._tell(instruction, self._time)
         if instruction.kind == REDUCE:
             self._reductions.append(instruction.stage)
 
-    def waits(self, instruction: Instruction) -> None:
-        """It is known what it waits for once that is there."""
-
     def ready(self, instruction: Instruction) -> None:
         """What the instruction needs is there: let the time until then pass."""
-        self._started = True
         if instruction.kind == STEP:
             due = max((self._reduced(stage) for stage in self._reductions), default=0.0)
             self._reductions = []
@@ -164,18 +159,13 @@ class SimulatedDevice:
             due = self._with_team(instruction, max(due, self._time))
         self._spend(max(0.0, due - self._time), self.law.blocking)
 
-    def after(self, instruction: Instruction) -> None:
+    def end(self, instruction: Instruction) -> None:
         if instruction.kind not in COMPUTE and instruction.kind != STEP:
             return
-        if not self._started:
-            self.ready(instruction)
         frequency = self.actual()
         seconds = sum(self._seconds(kind, instruction.stage, frequency) for kind in self._parts(instruction))
         watts = self.law.watts(instruction.kind, frequency)
         self._spend(seconds * self._give_or_take(), watts * self._give_or_take())
-
-    def end(self, step: int) -> None:
-        """The next step may begin at once."""
 
     # -- when and how long -----------------------------------------------------------------------------------------
 

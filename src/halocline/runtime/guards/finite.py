@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from halocline.runtime.executor import Executor
 from halocline.runtime.parallel.shard import shard
 from halocline.runtime.step_work import StepWork
+from halocline.schedule.events import Events
 from halocline.schedule.instruction import FORWARD
 from halocline.tiling.tensor import TileTensor
 
@@ -111,8 +112,14 @@ def origin(engine: Engine, work: StepWork, parts: Tensor) -> NotFinite:
     number = int((~torch.isfinite(parts)).nonzero()[0])
     replica, microbatch = divmod(number, engine.plan.microbatches)
     search = Search(engine.executor, engine.modules, microbatch if replica == engine.replica else None)
-    with search.looking():
-        engine.run(work, lambda: None)
+    executor = engine.executor
+    told = executor.events, executor.simulated
+    executor.events, executor.simulated = Events(), None  # they have been told of this step
+    try:
+        with search.looking():
+            engine.run(work, lambda: None)
+    finally:
+        executor.events, executor.simulated = told
     # Of all ranks the earliest place counts: 2 x layer for a layer's output, one less for its input.
     names = [name for name, _ in engine.named]
     found = torch.zeros(2 * len(names) + 1, dtype=torch.float64, device=engine.world.device)

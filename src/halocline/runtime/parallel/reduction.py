@@ -5,11 +5,12 @@ Knows parameters and the ranks that share them; nothing of schedules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from halocline.runtime.parallel.shard import give_gradient, is_sharded, settle, shard
@@ -48,6 +49,8 @@ class Reduction:
         for p in trained:
             settle(p)
         self.buckets = [self._started(members) for members in _together(trained)]
+        self._noted: list[Any] = []
+        self._ends: list[Any] = []
 
     def _started(self, members: list[nn.Parameter]) -> Bucket:
         dtype, device = members[0].dtype, members[0].device
@@ -68,10 +71,17 @@ class Reduction:
         bucket.handle = self.world.start_sum(flat, self.ranks, self.name)
         return bucket
 
-    @property
-    def handles(self) -> list[Any]:
-        """What is under way: one all-reduce per bucket."""
-        return [bucket.handle for bucket in self.buckets]
+    def watch(self, now: Callable[[], Any]) -> None:
+        """Note when it ends, beside whatever this rank computes meanwhile."""
+        self._ends = [] if self.buckets else [now()]
+        works = [bucket.handle for bucket in self.buckets if isinstance(bucket.handle, dist.Work)]
+        self._noted = [work.get_future().then(lambda _: self._ends.append(now())) for work in works]
+
+    def ended(self) -> Any:
+        """When it ended; None if that was not watched, or its transport does not tell."""
+        for noted in self._noted:
+            noted.wait()
+        return self._ends[-1] if self._ends else None
 
     def finish(self) -> None:
         for bucket in self.buckets:

@@ -95,7 +95,7 @@ def _own_memory(layer: nn.Module, args: Any, output: Any) -> Any:
 
 
 class Sharding:
-    """The stages of one rank whose parameters are divided. It watches the executor for their last backwards."""
+    """The stages of one rank whose parameters are divided."""
 
     def __init__(self, world: World, layout: Layout) -> None:
         check_sharding(layout)
@@ -137,23 +137,13 @@ class Sharding:
                 layer.reshard()
                 layer.set_reshard_after_forward(True)
 
-    # -- as an observer of the executor --------------------------------------------------------------------------
-
     def watch(self, instructions: Sequence[Instruction]) -> None:
         """Learn which backwards are the last of their stages."""
         backwards = {i.stage: i for i in instructions if i.kind == BACKWARD}
         self._ends = set(backwards.values())
 
-    def before(self, instruction: Instruction) -> None:
+    def prepare(self, backward: Instruction) -> None:
         """Gradients are summed over ranks with the last backward of a stage, and only there."""
-        if instruction.kind == BACKWARD:
-            last = instruction in self._ends
-            for layer in self.layers.get(instruction.stage, ()):
-                layer.set_requires_gradient_sync(last)
-                layer.set_is_last_backward(last)
-
-    def after(self, instruction: Instruction) -> None: ...
-
-    def begin(self, step: int) -> None: ...
-
-    def end(self, step: int) -> None: ...
+        for layer in self.layers.get(backward.stage, ()):
+            layer.set_requires_gradient_sync(backward in self._ends)
+            layer.set_is_last_backward(backward in self._ends)

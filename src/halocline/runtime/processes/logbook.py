@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from halocline.runtime.processes.lost import LostRank
+from halocline.schedule.events import Mark, Observer
+from halocline.schedule.instruction import Instruction
 
 _TEXT = 32
 _NAME = "rank{}.log"
@@ -28,7 +30,7 @@ OWN, PEER, TOLD = "own", "peer", "told"
 """Why a rank ends: by its own error, for want of another rank's message, or because it was told of a loss."""
 
 
-class Logbook:
+class Logbook(Observer):
     """One rank's notes, or nobody's: without a directory nothing is written."""
 
     def __init__(self, directory: Path | None, rank: int, pid: int, keep: bool = True) -> None:
@@ -38,25 +40,31 @@ class Logbook:
         self._said: dict[str, Any] = {"rank": rank, "pid": pid, "role": "", "instructions": []}
         self._map: mmap.mmap | None = None
         self._words: Any = [0, 0, 0, 0]  # a list takes notes as well as a mapped file
+        self._numbers: dict[Instruction, int] = {}
         self._write()
 
-    def begin(self, role: str, instructions: Sequence[object]) -> None:
+    def introduce(self, role: str, instructions: Sequence[Instruction]) -> None:
         """Say once what the rank is and which instructions it will run."""
         self._said["role"], self._said["instructions"] = role, [str(i) for i in instructions]
+        self._numbers = {instruction: number for number, instruction in enumerate(instructions, 1)}
         self._write()
 
     @property
     def role(self) -> str:
         return self._said["role"]
 
-    def note(self, step: int, instruction: int) -> None:
-        """The rank begins an instruction (its index + 1), or none (0)."""
-        self._words[1], self._words[2] = step, instruction
+    def step_begins(self, step: int, mark: Mark) -> None:
+        self._words[1] = step
 
-    @property
-    def words(self) -> Any:
-        """Where the notes go, for a loop that writes `words[2]` itself."""
-        return self._words
+    def begin(self, instruction: Instruction, mark: Mark) -> None:
+        self._words[2] = self._numbers[instruction]
+
+    def step_ends(self, step: int, mark: Mark) -> None:
+        self._words[2] = 0
+
+    def waits_for(self, rank: int | None) -> None:
+        """The rank that this one waits for, if any."""
+        self._words[3] = 0 if rank is None else rank + 1
 
     def fail(self, why: str, detail: str) -> None:
         """The rank ends; `why` is one of own, peer and told."""

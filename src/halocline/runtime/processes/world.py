@@ -118,12 +118,10 @@ class World:
             if self.watch is not None:
                 self.watch.expect(handle, story)
             return
-        notes = self.logbook.words
-        if peer is not None:
-            notes[3] = peer + 1
+        self.logbook.waits_for(peer)
         try:
             handle.wait(timedelta(seconds=self.deadline))
-            notes[3] = 0
+            self.logbook.waits_for(None)
         except RuntimeError as error:
             late = "imed out" in str(error) or "imeout" in str(error)
             reason = f"nothing came for {self.deadline:g} s" if late else "its peer has failed or closed the connection"
