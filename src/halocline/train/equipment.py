@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from halocline.energy.client import Client, RankClient, ServerGone, ServerRefused
 from halocline.energy.controller import Controller, Listener
 from halocline.energy.device.clock import GuardedClock
 from halocline.energy.device.devices import open_device
@@ -33,7 +34,6 @@ from halocline.runtime.processes.world import World
 from halocline.schedule.events import Marks, Observer, TimeMarks
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import Instruction
-from halocline.train.energy_server import Connection
 from halocline.train.settings import Settings
 
 
@@ -120,7 +120,7 @@ class Equipment:
     def _from_server(self, row: Sequence[Instruction], frequencies: Sequence[int]) -> ServerPlayer:
         assert self._settings.energy.energy_server is not None
         name = self._device.name if self._device is not None else "unmeasured"
-        connection = Connection(self._settings, self._plan, self._world, frequencies, name, self._say)
+        connection = _Connection(self._settings, self._plan, self._world, frequencies, name, self._say)
         self._log = WindowLog(self._directory, self._world.rank, name)
         return ServerPlayer(
             connection.open,
@@ -159,6 +159,59 @@ class Equipment:
     def _settle(self) -> int:
         """Steps at a new frequency that do not count: a real clock takes a while to follow."""
         return 0 if isinstance(self._device, SimulatedDevice) else 1
+
+
+class _Connection:
+    """The way of one rank to an energy server: rank 0 announces the job, all ranks announce themselves. Where that
+    fails it is said once, and tried again when asked again."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan,
+        world: World,
+        frequencies: Sequence[int],
+        device: str,
+        say: Callable[[str], None],
+    ) -> None:
+        assert settings.energy.energy_server is not None
+        token = (
+            Path(settings.energy.energy_token_file).read_text(encoding="utf-8").strip()
+            if settings.energy.energy_token_file
+            else None
+        )
+        self._client = Client(settings.energy.energy_server, token=token)
+        self._settings, self._plan, self._world, self._device, self._say = settings, plan, world, device, say
+        self._frequencies = list(frequencies)
+        self._said = False
+
+    def open(self) -> RankClient | None:
+        """The rank's client; None where there is no server. Every rank calls this at the same step."""
+        job, error = None, ""
+        if self._world.rank == 0:
+            try:
+                job = self._client.register_job(
+                    self._plan,
+                    device=self._device,
+                    blocking_power=self._settings.energy.blocking_power,
+                    metadata=self._settings.model.name,
+                )
+            except (ServerGone, ServerRefused) as failure:
+                error = str(failure)
+        job = gathered(self._world, job)[0]
+        if job is not None:
+            try:
+                self._client.register_rank(job, self._world.rank, self._plan, self._frequencies or [1])
+            except (ServerGone, ServerRefused) as failure:
+                error = str(failure)
+        errors = [text for text in gathered(self._world, error) if text]
+        if errors or job is None:
+            if not self._said:
+                self._said = True
+                self._say(f"{errors[0]}; training goes on at default clocks")
+            return None
+        self._said = False
+        return RankClient(self._client, job, self._world.rank, self._say)
 
 
 def _read(words: list[Any]) -> Report:
