@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -72,6 +73,17 @@ def test_torch_is_asked_which_numbers_come_in_runs() -> None:
     }
     assert torch.equal(torch.get_rng_state(), before)
     assert not runs.pop("normal_") and all(runs.values()), runs
+
+
+@pytest.mark.parametrize("like", [torch.rand_like, lambda x: torch.randint_like(x, 2, 99)])
+def test_new_tensors_in_the_likeness_of_a_large_tile(like: Callable[[Tensor], Tensor]) -> None:
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        whole = torch.zeros(1, 3, 256, 256).contiguous(memory_format=memory_format)
+        torch.manual_seed(3)
+        expected, following = like(whole), torch.rand(1)
+        torch.manual_seed(3)
+        found = like(tiling.tile(whole, (2, 2), NoCommunication(2, 4)))
+        assert torch.equal(found.local, expected[..., 128:, :128]) and torch.equal(torch.rand(1), following)
 
 
 def test_a_generator_of_ones_own() -> None:

@@ -1,19 +1,20 @@
 """Random numbers of the part held of a whole tensor: those that torch draws on one device, in the memory of a part.
 
-A CPU's generator gives one number after the other, as the whole lies in memory. So the whole is drawn in runs of blocks,
-each as a part of it lies, of which a rank keeps what it holds:
+A CPU's generator gives one number after the other, as the whole lies in memory. So the whole is drawn in runs, block by
+block, and a rank keeps what it holds of each:
 
     the whole, in memory's order      0 0 0 1 1 1 | 2 2 2 3 3 3 |      two rows of pixels a block
-    what is held                        x x   x x     x x   x x        of every block, the second and third column
+    what is held                        x x   x x     x x   x x        of every row, the second and third pixel
 
-Whether torch draws the same in runs as at once is asked of torch, for every function and its arguments. Where it does
-not, or on another device, the whole is one block.
+Whether torch draws the same in runs as at once is asked of torch, for every function and its arguments. A GPU's
+generator gives any number at once (`philox`). Where neither is so, the whole is one block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -44,12 +45,16 @@ def drawn_part(draw: Callable[..., Tensor], value: float, x: TileTensor, *args: 
     for dim, interval in zip(spec.dims, spec.held):
         held[dim] = interval
     part = tuple(held)
-    out = torch.empty_strided(shape(part), strides_in(order, shape(part)), dtype=local.dtype, device=local.device)
     limit = prod(size)
-    if limit > BLOCK and local.device.type == "cpu" and not isinstance(local, FakeTensor):
+    plain = not any(isinstance(v, Tensor) for v in (*args, *kwargs.values())) and not isinstance(local, FakeTensor)
+    if plain and limit > BLOCK and local.device.type == "cpu":
         given = tuple(sorted((name, v) for name, v in kwargs.items() if name != "generator"))
-        plain = not any(isinstance(v, Tensor) for v in (*args, *kwargs.values()))
-        limit = BLOCK if plain and _in_runs(draw, value, local.dtype, args, given) else limit
+        limit = BLOCK if _in_runs(draw, value, local.dtype, args, given) else limit
+    if plain and limit > BLOCK and local.is_cuda and not kwargs and _philox() is not None:
+        drawn = _philox().part_by_place(draw, value, size, part, order, local, *args)
+        if drawn is not None:
+            return drawn
+    out = torch.empty_strided(shape(part), strides_in(order, shape(part)), dtype=local.dtype, device=local.device)
 
     def fill(box: Box, depth: int) -> None:
         count = prod(shape(box))
@@ -71,6 +76,15 @@ def drawn_part(draw: Callable[..., Tensor], value: float, x: TileTensor, *args: 
     return out
 
 
+@lru_cache(maxsize=1)
+def _philox() -> Any:
+    """The module that draws on a GPU by place, where there is Triton."""
+    try:
+        return import_module("halocline.tiling.philox")
+    except ImportError:
+        return None
+
+
 def _filled(size: Ints, order: Ints, value: float, like: Tensor) -> Tensor:
     return torch.empty_strided(size, strides_in(order, size), dtype=like.dtype, device=like.device).fill_(value)
 
@@ -81,8 +95,8 @@ def _in_runs(
 ) -> bool:
     """Whether torch, on the CPU, draws the same numbers one run after the other as at once, in the order of memory."""
     generator, kwargs = torch.default_generator, dict(given)
-    like = torch.empty(0, dtype=dtype)
     with torch.random.fork_rng([]), torch.no_grad(), unset_fake_temporarily():
+        like = torch.empty(0, dtype=dtype, device="cpu")
 
         def drawn(*tensors: Tensor) -> tuple[Tensor, Tensor]:
             generator.manual_seed(0)

@@ -58,7 +58,8 @@ def _dropout(function: Callable[..., Tensor], by_channel: bool, alpha: bool) -> 
         if not train or p == 0.0:  # the tensor itself, and nothing is drawn
             return input
         if not alpha:
-            mask = _drawn(function, 1.0, input, by_channel, p)
+            draws = torch.dropout_ if inplace and function is F.dropout else function  # other numbers on a GPU
+            mask = _drawn(draws, 1.0, input, by_channel, p)
             out = local.mul_(mask) if inplace else local * mask
         elif p == 1.0:  # torch draws nothing
             out = local.mul_(0.0) if inplace else local * 0.0
