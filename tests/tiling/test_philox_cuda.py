@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline import tiling
 from halocline.tiling import NoCommunication
 from halocline.tiling.strides import strides_in
