@@ -4,15 +4,22 @@ The ranks run one after the other here, each from that seed: threads would share
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from halocline import tiling
-from halocline.tiling import NoCommunication
-from harness.ranks import assert_close, image, on_processes
+from halocline.tiling import NoCommunication, drawn_part
+from halocline.tiling.strides import memory_order, noted
+from harness.ranks import assert_close, image, in_turns, on_processes
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout": lambda x: F.dropout(x, 0.4),
@@ -32,6 +39,16 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "alpha channels": lambda x: F.feature_alpha_dropout(x, 0.4, True),
     "twice": lambda x: F.dropout(F.dropout2d(F.relu(F.dropout(x, 0.2)), 0.3), 0.4),
     "permuted": lambda x: F.dropout(x.permute(0, 2, 3, 1), 0.4).permute(0, 3, 1, 2),
+}
+
+
+MODULES: dict[str, Callable[[float], nn.Module]] = {
+    "dropout": nn.Dropout,
+    "dropout in place": lambda p: nn.Dropout(p, inplace=True),
+    "channels": nn.Dropout2d,
+    "alpha": nn.AlphaDropout,
+    "alpha in place": lambda p: nn.AlphaDropout(p, inplace=True),
+    "alpha channels": nn.FeatureAlphaDropout,
 }
 
 
@@ -113,6 +130,82 @@ def test_no_whole_mask_is_kept() -> None:
     ):
         F.dropout(x)
     assert saved and max(saved) <= 64 * 16 * 4
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Tensor, list[list[int]]]:
+    """An image that lies in memory in any order, and its cuts, some of which leave tiles of one pixel or none."""
+    shape = [draw(st.integers(1, n)) for n in (3, 4, 9, 9)]
+    order = draw(st.permutations(range(4)))
+    dtype = draw(st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
+    x = image([shape[d] for d in order], dtype=dtype).permute(*(order.index(d) for d in range(4)))
+    inner = [sorted(draw(st.lists(st.integers(0, n), max_size=2))) for n in shape[2:]]
+    return x, [[0, *line, n] for line, n in zip(inner, shape[2:])]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    cases(),
+    st.integers(0, 2),
+    st.sampled_from([0.0, 0.1, 0.5, 0.875, 1.0]),
+    st.sampled_from(sorted(MODULES)),
+    st.booleans(),
+    st.integers(1, 300),
+)
+def test_any_cuts_in_blocks(
+    case: tuple[Tensor, list[list[int]]], margin: int, p: float, name: str, training: bool, block: int
+) -> None:
+    (x, cuts), module = case, MODULES[name](p).train(training)
+
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        out = module(x.clone(memory_format=torch.preserve_format) if "in place" in name else x)
+        return out, torch.rand(1)
+
+    def on_rank(exchanger: Any) -> None:
+        spec = tiling.TileSpec(tuple(map(tuple, cuts)), exchanger).grown(margin)
+        box = (..., *[slice(*i) for i in spec.held])
+        local = noted(x.detach()[box].clone(memory_format=torch.preserve_format), memory_order(x)).requires_grad_()
+        out, following = step(tiling.TileTensor.wrap(local, spec))
+        assert torch.equal(out.local, expected[box])
+        assert torch.equal(following, expected_following)
+        (out.local * weights[box]).sum().backward()
+        assert x.grad is not None and torch.equal(local.grad, x.grad[box])
+
+    x.requires_grad_()
+    weights = image(x.shape, 2, x.dtype)
+    torch.manual_seed(5)
+    expected, expected_following = step(x)
+    (expected * weights).sum().backward()
+    usual, drawn_part.BLOCK = drawn_part.BLOCK, block
+    try:
+        in_turns((len(cuts[0]) - 1) * (len(cuts[1]) - 1), 5, on_rank)
+    finally:
+        drawn_part.BLOCK = usual
+
+
+class Largest(TorchDispatchMode):
+    """How many bytes the largest tensor takes that is made within."""
+
+    found = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        made = [t.untyped_storage().nbytes() for t in tree_leaves(out) if isinstance(t, Tensor)]
+        self.found = max(self.found, *made, 0)
+        return out
+
+
+@pytest.mark.parametrize("name", ["dropout", "in place", "alpha"])
+@pytest.mark.parametrize("again", [False, True])
+def test_no_rank_makes_the_mask_of_the_whole_image(name: str, again: bool) -> None:
+    tile = 4 * 256 * 128 * 4
+    for rows in (256, 2048):
+        spec = tiling.TileSpec(((0, 256, rows) if rows > 256 else (0, rows), (0, 128, 256)), NoCommunication(0, 4))
+        x = tiling.TileTensor.wrap(torch.ones(1, 4, 256, 128, requires_grad=True), spec)
+        with Largest() as largest:
+            out = checkpoint(FUNCTIONS[name], x, use_reentrant=False) if again else FUNCTIONS[name](x)
+            out.local.sum().backward()
+        assert 0 < largest.found <= tile, f"{largest.found} bytes at once, of a tile of {tile}"
 
 
 def network_on_a_process() -> None:

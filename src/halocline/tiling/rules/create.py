@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from halocline.tiling.drawn_part import drawn_part
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.strides import memory_format
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -30,8 +31,11 @@ def _random_like(function: Callable[..., Any]) -> None:
     def random_like(input: TileTensor, *args: Any, **kwargs: Any) -> TileTensor:
         """Drawn for the whole tensor on every rank, of which each keeps its part: all generators stay in step.
 
-        For as long as the call takes, a rank holds the random numbers of the whole tensor.
+        For as long as the call takes, a rank holds the random numbers of the whole tensor, if it is asked for another
+        dtype or order in memory, or torch draws otherwise than `drawn_part` can.
         """
+        if not kwargs:
+            return TileTensor.wrap(drawn_part(function, 0.0, input, *args), input.spec)
         if kwargs.get("device") is not None and torch.device(kwargs["device"]) != input.device:
             raise untiled(function, (input, *args), kwargs, why="random tiles are drawn on the tile's own device")
         likeness = input.local.detach().new_empty(()).expand(input.shape)  # which takes no memory

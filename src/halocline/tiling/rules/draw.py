@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from halocline.tiling.rules.dropout import _whole as whole_like
+from halocline.tiling.drawn_part import drawn_part
 from halocline.tiling.rules.gathered import whole
 from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
@@ -26,8 +26,8 @@ def _written(function: Callable[..., Tensor]) -> None:
             raise untiled(
                 function, (input, *args), kwargs, why="a view is not filled; write the numbers of a new tensor"
             )
-        drawn = whole_like(0.0, input, by_channel=False)  # random numbers fill memory in order
-        return input.copy_(function(drawn, *map(whole, args), **{name: whole(v) for name, v in kwargs.items()}))
+        drawn = drawn_part(function, 0.0, input, *map(whole, args), **{name: whole(v) for name, v in kwargs.items()})
+        return input.copy_(TileTensor.wrap(drawn, input.spec))
 
 
 for _name in "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_".split():

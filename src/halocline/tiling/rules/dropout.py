@@ -1,8 +1,8 @@
 """Dropout with the mask that one device would draw.
 
-Every rank draws the mask of the whole tensor from the default generator and keeps its part. So ranks that start with
-equal seeds stay in step, whatever they own, and equal one device with that seed. Elementwise dropout needs memory for
-one whole mask while it draws; dropout of channels needs one number per channel.
+Every rank draws the numbers of the whole tensor from the default generator and keeps its part. So ranks that start with
+equal seeds stay in step, whatever they own, and equal one device with that seed. Elementwise dropout draws as
+`drawn_part` does; dropout of channels needs one number per channel.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halocline.tiling.drawn_part import drawn_part
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
-from halocline.tiling.whole_order import as_on_whole, whole_strides
+from halocline.tiling.whole_order import as_on_whole
 
 # The constant of self-normalising networks: -(lambda * alpha) of SELU, Klambauer et al. (2017), which torch uses, too.
 _ALPHA = 1.7580993408473766
 
 
-def _whole(value: float, x: TileTensor, by_channel: bool) -> Tensor:
-    """A tensor of the whole tensor's shape and order in memory; one pixel of it when channels are dropped as one."""
-    shape = list(x.shape)
-    if by_channel:  # dims 0 and 1 are batch and channels to torch, whatever they are; a plain (C, L) has dim 0 only
-        first = 1 if x.ndim == 2 else 2
-        shape[first:] = [1] * (x.ndim - first)
-        return torch.full(shape, value, dtype=x.dtype, device=x.device)  # torch draws these as one line
-    return torch.empty_strided(shape, whole_strides(x), dtype=x.dtype, device=x.device).fill_(value)
+def _drawn(function: Callable[..., Tensor], value: float, x: TileTensor, by_channel: bool, p: float) -> Tensor:
+    """What this rank holds of `function` of a whole tensor like `x` that is filled with `value`."""
+    if not by_channel:
+        return drawn_part(function, value, x, p, True)
+    shape = list(x.shape)  # one pixel: dims 0 and 1 are batch and channels to torch, whatever they are; a plain (C, L)
+    first = 1 if x.ndim == 2 else 2  # has dim 0 only
+    shape[first:] = [1] * (x.ndim - first)
+    pixel = torch.full(shape, value, dtype=x.dtype, device=x.device)  # torch draws these as one line
+    return part_of(function(pixel, p, True), x.spec).clone()
 
 
 def _dropped(whole: Tensor, by_channel: bool) -> Tensor:
@@ -56,14 +58,15 @@ def _dropout(function: Callable[..., Tensor], by_channel: bool, alpha: bool) -> 
         if not train or p == 0.0:  # the tensor itself, and nothing is drawn
             return input
         if not alpha:
-            mask = part_of(function(_whole(1.0, input, by_channel), p, True), spec).clone()
+            draws = torch.dropout_ if inplace and function is F.dropout else function  # other numbers on a GPU
+            mask = _drawn(draws, 1.0, input, by_channel, p)
             out = local.mul_(mask) if inplace else local * mask
         elif p == 1.0:  # torch draws nothing
             out = local.mul_(0.0) if inplace else local * 0.0
         else:
             # On zeros it gives the offset alone: positive where the value is kept, negative where it is dropped.
-            offset = part_of(function(_whole(0.0, input, by_channel), p, True), spec).clone()
-            scale = (offset > 0).to(local.dtype) / sqrt((1 - p) * (1 + p * _ALPHA * _ALPHA))
+            offset = _drawn(function, 0.0, input, by_channel, p)
+            scale = (offset > 0).to(local.dtype) * (1.0 / sqrt((_ALPHA * _ALPHA * p + 1) * (1 - p)))  # as torch rounds
             out = (local.mul_(scale) if inplace else local * scale).add_(offset)
         if out is local:
             return input
