@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.plan.stage import OPTIMIZER
-from halocline.runtime.batch import Batch, Field, fields, orders
-from halocline.runtime.boundary.relay import Relay
+from halocline.runtime.batch import Field, Microbatches, Reads, reads
+from halocline.runtime.boundary.shapes import Shapes
 from halocline.runtime.building import build_stages, check_tensor
 from halocline.runtime.compiling import compile_layers
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
@@ -38,9 +38,7 @@ from halocline.runtime.parallel.tied import Ties, ties
 from halocline.runtime.processes.environment import command
 from halocline.runtime.processes.launch import join, stop
 from halocline.runtime.processes.world import World
-from halocline.runtime.reading import Reads, reads
 from halocline.runtime.stage import Loss, Options, StageRunner
-from halocline.runtime.step_work import StepWork
 from halocline.runtime.timeline import Recorder, TimedExecutor
 from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers, parameters_of
 from halocline.schedule.generate import generate
@@ -141,7 +139,7 @@ class Engine:
         if alone:  # until a step has shown that backwards update none
             norms = {stage: [norm for norm in found if plain(norm)] for stage, found in norms.items()}
         self.statistics = {stage: RunningStatistics(found, total, alone) for stage, found in norms.items() if found}
-        self.relay = Relay(self.world, self.layout, self.runners)
+        self.shapes = Shapes(self.world, self.layout, self.runners)
         kind = Executor if timeline is None else TimedExecutor
         self.executor = kind(
             self.world,
@@ -150,7 +148,7 @@ class Engine:
             self.runners,
             self.groups,
             self.statistics,
-            self.relay.entering,
+            self.shapes,
             self._first_looks(shared),
         )
         roles = map(str, self.layout.roles(self.world.rank))
@@ -278,15 +276,14 @@ class Engine:
         ranks without the first stage may pass None for the inputs, ranks without the last stage None for the targets.
         `samples` is needed where both are None.
         """
-        batch = Batch(self.plan, self.replica, inputs, targets, samples)
-        work = StepWork.of(batch, batch.cuts(), self.steps, self.world.device)
+        work = self._cut(inputs, targets, samples)
         if self._early:
             work.complete = lambda: self._start_losses(work)
         for observer in self.observers:
             observer.begin(self.steps)
         try:
             with kept_randomness(self.world.device):
-                self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True), orders(batch.inputs))
+                self.shapes.learn(work.fields, work.sizes, work.orders)
                 self._remember()
                 self.run(work, lambda: self._finish(work))
         except NotFinite:
@@ -303,8 +300,8 @@ class Engine:
     def reads(self, samples: int, inputs: Sequence[Field], targets: Sequence[Field]) -> Reads:
         """What this rank needs of a batch of `samples` (all replicas) whose tensors are as `inputs` and `targets` say:
         the boxes to read, so that nobody reads pixels of another. Every rank calls this alike."""
-        cuts = Batch(self.plan, self.replica, None, None, samples).loose_cuts()
-        return reads(self.plan, self.runners, self.relay, cuts, inputs, targets)
+        work = self._cut(None, None, samples, forwards=True)
+        return reads(work, self.plan, self.runners, self.shapes, inputs, targets)
 
     def evaluate(
         self,
@@ -315,14 +312,18 @@ class Engine:
     ) -> Evaluation:
         """The loss of a batch of any size in evaluation mode, and what `measures` (name -> a function of the last
         stage's output and target that returns a sum over samples) add up to. The same on every rank."""
-        batch = Batch(self.plan, self.replica, inputs, targets, samples)
+        work = self._cut(inputs, targets, samples, forwards=True)
         try:
-            return evaluate(self, batch, measures or {})
+            return evaluate(self, work, measures or {})
         except Exception as error:
             stop(self.world, error)
             raise
 
-    def run(self, work: StepWork, finish: Callable[[], None]) -> None:
+    def _cut(self, inputs: Any, targets: Any, samples: int | None, forwards: bool = False) -> Microbatches:
+        device = self.world.device
+        return Microbatches(self.plan, self.replica, inputs, targets, samples, self.steps, device, forwards)
+
+    def run(self, work: Microbatches, finish: Callable[[], None]) -> None:
         """The instructions of one step, from no gradients to `finish`."""
         for parameter in self.parameters():
             parameter.grad = None
@@ -344,7 +345,7 @@ class Engine:
             for team in teams:
                 team.put_off = None
 
-    def _finish(self, work: StepWork) -> None:
+    def _finish(self, work: Microbatches) -> None:
         if not self._early:
             self._start_losses(work)
         parts, handle = self._parts
@@ -367,7 +368,7 @@ class Engine:
         for optimizer in self.optimizers.values():
             optimizer.step()
 
-    def _start_losses(self, work: StepWork) -> None:
+    def _start_losses(self, work: Microbatches) -> None:
         """Start telling every rank what each microbatch of the step (all replicas) adds to the loss."""
         parts = torch.zeros(self.plan.microbatches * self.plan.replicas, dtype=torch.float64, device=self.world.device)
         last = len(self.plan.stages) - 1
@@ -388,7 +389,7 @@ class Engine:
             for kept, buffer in zip(self._kept, buffers):
                 kept.copy_(buffer)
 
-    def _not_finite(self, work: StepWork, parts: Tensor) -> None:
+    def _not_finite(self, work: Microbatches, parts: Tensor) -> None:
         """Leave the step out, or stop every rank and say where it began."""
         if self.nan == "skip":
             for kept, (_, buffer) in zip(self._kept, self.named_buffers()):

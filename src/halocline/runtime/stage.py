@@ -17,8 +17,9 @@ from torch.func import functional_call
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
-from halocline.runtime.boundary.crossing import BATCH, Crossing, crossing_of, positions, target_crossing
-from halocline.runtime.boundary.hand_over import (
+from halocline.runtime.batch import Patchwork
+from halocline.runtime.boundary.crossing import BATCH, Crossing, box_of, crossing_of, positions, target_crossing
+from halocline.runtime.boundary.outputs import (
     as_tensors,
     describe,
     handed_on,
@@ -27,7 +28,6 @@ from halocline.runtime.boundary.hand_over import (
     require_same_again,
     twins_in,
 )
-from halocline.runtime.boundary.patchwork import Patchwork
 from halocline.runtime.guards.explained import named, tell
 from halocline.runtime.halves import Branch, input_half, weight_half
 from halocline.runtime.layers import derived_seed
@@ -127,7 +127,7 @@ class StageRunner:
 
     def origin(self, crossing: Crossing) -> tuple[tuple[int, int], ...]:
         """The box of a tensor that this rank holds."""
-        return crossing.box(positions(self.stage, crossing)[self.member])
+        return box_of(crossing, self.stage, self.member)
 
     def _widest(self, crossing: Crossing) -> int:
         """The place in the team that shows best how a tensor lies in memory: a dim that is one wide shows little."""
@@ -186,7 +186,7 @@ class StageRunner:
         with kept, mode, torch.no_grad(), self._autocast(), eager, any_momentum(tracked(layers)):
             inputs = []
             for crossing in received:
-                fake = crossing.empty(crossing.box(positions(self.stage, crossing)[member]), device)
+                fake = crossing.empty(box_of(crossing, self.stage, member), device)
                 inputs.append(self._wrap(fake, crossing, exchanger))
             value = put_together(inputs, received)
             for name, layer in layers:

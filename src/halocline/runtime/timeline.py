@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from halocline.plan.plan import Plan
+from halocline.runtime.batch import Microbatches
 from halocline.runtime.executor import Executor
 from halocline.runtime.parallel.reduction import Reduction
-from halocline.runtime.step_work import StepWork
 from halocline.schedule.instruction import COMPUTE, FREE, RECEIVE, REDUCE, SEND, STEP, Instruction
 from halocline.simulation.event import Event
 from halocline.simulation.measured import file_name, header, line
@@ -111,7 +111,7 @@ class TimedExecutor(Executor):
         self._handlers = {kind: own.get(kind, self._timed)(handler) for kind, handler in self._handlers.items()}
         return self
 
-    def run(self, work: StepWork, finish: Callable[[], None]) -> None:
+    def run(self, work: Microbatches, finish: Callable[[], None]) -> None:
         self.recorder.step = work.number
         try:
             super().run(work, finish)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from halocline.runtime.batch import Microbatches
 from halocline.runtime.executor import Executor
 from halocline.runtime.parallel.shard import shard
-from halocline.runtime.step_work import StepWork
 from halocline.schedule.instruction import FORWARD
 from halocline.tiling.tensor import TileTensor
 
@@ -103,7 +103,7 @@ def story(step: int, loss: float, stage: int, microbatch: int, layer: str | None
     )
 
 
-def origin(engine: Engine, work: StepWork, parts: Tensor) -> NotFinite:
+def origin(engine: Engine, work: Microbatches, parts: Tensor) -> NotFinite:
     """The error that says where a step's loss went wrong, found by running the step once more. All ranks call it.
 
     `parts` is what each microbatch (of all replicas) adds to the loss.

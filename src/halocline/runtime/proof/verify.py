@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from halocline.plan.plan import Plan
-from halocline.runtime.boundary.crossing import sample_cuts
+from halocline.runtime.batch import sample_cuts
 from halocline.runtime.engine import Engine
 from halocline.runtime.layers import Layer, derived_seed, one_device
 from halocline.runtime.parallel.shard import whole
@@ -82,7 +83,7 @@ def _steps(
         for parameter in net.parameters():
             parameter.grad = None
         total = 0.0
-        for number, (a, b) in enumerate(microbatches(plan, samples)):
+        for number, (a, b) in enumerate(chain(*sample_cuts(plan, samples))):
             value: Any = whole[0][a:b] if len(whole) == 1 else tuple(t[a:b] for t in whole)
             for name, layer in zip(net._modules, net):  # one that is there twice included
                 seed_randomness(derived_seed(seed, step, name, number), torch.device(device))
@@ -98,15 +99,6 @@ def _steps(
     found.parameters = {name: p.detach() for name, p in net.named_parameters()}
     found.buffers = dict(net.named_buffers())
     return found
-
-
-def microbatches(plan: Plan, samples: int) -> list[tuple[int, int]]:
-    """The samples of every microbatch of a step, over all replicas."""
-    return [
-        (begin + a, begin + b)
-        for begin, end in sample_cuts(samples, plan.replicas)
-        for a, b in sample_cuts(end - begin, plan.microbatches)
-    ]
 
 
 def _part(targets: Any, a: int, b: int, device: torch.device | str) -> Any:

@@ -1,4 +1,4 @@
-"""What a layer may hand on over a stage boundary: tensors, in a shape that arrives as it left."""
+"""What a stage's layers may return, so that it can cross a boundary and arrive as it left; refuses what cannot."""
 
 from __future__ import annotations
 
