@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from halocline.plan import Plan, Stage
 from halocline.runtime import Engine
-from halocline.runtime.building import refuse_all_processes
+from halocline.runtime.guards.arguments import refuse_all_processes
 from halocline.runtime.proof import verify
 from harness.one_process import AGAIN, CUT, MIRRORED, batch, engine, linear, sgd
 

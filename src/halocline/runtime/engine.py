@@ -20,17 +20,14 @@ from halocline.plan.plan import Plan
 from halocline.plan.stage import OPTIMIZER
 from halocline.runtime.batch import Field, Microbatches, Reads, reads
 from halocline.runtime.boundary.shapes import Shapes
-from halocline.runtime.building import build_stages, check_tensor
-from halocline.runtime.compiling import compile_layers
+from halocline.runtime.building import build_stages, check_tensor, compile_layers
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
 from halocline.runtime.executor import Executor, Observer
-from halocline.runtime.guards.common import common
-from halocline.runtime.guards.equal_weights import fingerprints, require_equal
+from halocline.runtime.guards.arguments import fingerprints, require_equal, require_mean
 from halocline.runtime.guards.finite import POLICIES, NotFinite, origin
-from halocline.runtime.guards.mean_loss import require_mean
-from halocline.runtime.guards.shared import buffer_names, built_where_shared, shared_stages
+from halocline.runtime.guards.shared import buffer_names, built_where_shared, common, shared_stages
 from halocline.runtime.guards.unchanged import FirstLooks
-from halocline.runtime.layers import Layer, named_layers
+from halocline.runtime.layers import Layer, named_layers, parameters_of
 from halocline.runtime.parallel.shard import divided_buffers, settle
 from halocline.runtime.parallel.sharding import Sharding
 from halocline.runtime.parallel.statistics import RunningStatistics, plain, tracked
@@ -40,7 +37,7 @@ from halocline.runtime.processes.launch import join, stop
 from halocline.runtime.processes.world import World
 from halocline.runtime.stage import Loss, Options, StageRunner
 from halocline.runtime.timeline import Recorder, TimedExecutor
-from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers, parameters_of
+from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import forwards_ahead
 from halocline.tiling.randomness import kept_randomness
@@ -233,7 +230,7 @@ class Engine:
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """The parameters this rank holds, copies of tied ones included."""
-        return (p for stage in self.modules for p in parameters_of(self.modules, stage))
+        return (p for stage in self.modules for p in parameters_of(self.modules[stage]))
 
     def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
         """With the names they have in the one-device model, tied ones once."""

@@ -28,9 +28,10 @@ from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
 from halocline.runtime.batch import Microbatches, to_device
 from halocline.runtime.boundary.message import Messages
 from halocline.runtime.boundary.shapes import Detached, Shapes
-from halocline.runtime.guards.common import Common
-from halocline.runtime.guards.shortage import OutOfMemory, is_shortage
+from halocline.runtime.guards.errors import OutOfMemory, is_shortage
+from halocline.runtime.guards.shared import Common
 from halocline.runtime.guards.unchanged import FirstLooks
+from halocline.runtime.layers import parameters_of
 from halocline.runtime.parallel.reduction import Reduction, parts_of_team
 from halocline.runtime.parallel.shard import is_split
 from halocline.runtime.parallel.statistics import RunningStatistics, frozen, tracked
@@ -177,7 +178,7 @@ class Executor:
             self.work.samples,
             self.held,
             [message for message, _ in self.sent.values()],
-            [p for runner in self.runners.values() for _, layer in runner.layers for p in layer.parameters()],
+            [p for runner in self.runners.values() for p in parameters_of(runner.layers)],
         )
 
     def _begin(self, work: Microbatches, finish: Callable[[], None]) -> None:
@@ -381,8 +382,9 @@ class Executor:
     def _reduce(self, instruction: Instruction) -> None:
         stage = instruction.stage
         runners = [runner for (_, s), runner in self.runners.items() if s == stage]
-        every = dict.fromkeys(p for _, layer in runners[0].layers for p in layer.parameters())
-        parameters = [p for p in every if not is_split(p, "data")]  # those were summed when they were divided
+        parameters = [
+            p for p in parameters_of(runners[0].layers) if not is_split(p, "data")
+        ]  # those were summed when they were divided
         parts_of_team(parameters, list(dict.fromkeys(r.exchanger for r in runners if r.exchanger is not None)))
         self.reductions.append(Reduction(parameters, self.world, self.groups[stage], str(instruction)))
 

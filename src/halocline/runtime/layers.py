@@ -6,7 +6,7 @@ Each layer's parameters come from a seed derived from its name, so every layout 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -16,6 +16,10 @@ from halocline.tiling.randomness import kept_randomness, seed_randomness
 
 Layer = nn.Module | Callable[[], nn.Module]
 """A layer, or a function that makes it."""
+Layers = Sequence[tuple[str, nn.Module]]
+"""Layers that are built, with their names."""
+Stages = Mapping[int, Layers]
+"""Stage -> its layers."""
 
 
 def named_layers(layers: nn.Sequential | Sequence[Layer]) -> list[tuple[str, Layer]]:
@@ -37,6 +41,18 @@ def _checked(named: list[tuple[str, Layer]]) -> list[tuple[str, Layer]]:
                 f"layer {name} is a {type(layer).__name__}: give an nn.Module, or a function that makes one"
             )
     return named
+
+
+def modules_in(layers: Layers) -> Iterator[tuple[str, nn.Module]]:
+    """Every module inside layers, with its full name."""
+    for name, layer in layers:
+        for path, module in layer.named_modules():
+            yield ".".join(filter(None, (name, path))), module
+
+
+def parameters_of(layers: Layers) -> list[nn.Parameter]:
+    """The parameters of layers, each once."""
+    return list(dict.fromkeys(parameter for _, layer in layers for parameter in layer.parameters()))
 
 
 def derived_seed(*parts: object) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.func import functional_call
 
@@ -28,9 +28,9 @@ from halocline.runtime.boundary.outputs import (
     require_same_again,
     twins_in,
 )
-from halocline.runtime.guards.explained import named, tell
+from halocline.runtime.guards.errors import named, tell
 from halocline.runtime.halves import Branch, input_half, weight_half
-from halocline.runtime.layers import derived_seed
+from halocline.runtime.layers import Layers, derived_seed, parameters_of
 from halocline.runtime.offload import offloaded
 from halocline.runtime.parallel.shard import is_sharded
 from halocline.runtime.parallel.sharding import Shadow
@@ -89,7 +89,7 @@ class StageRunner:
         number: int,
         stage: Stage,
         member: int,
-        layers: Sequence[tuple[str, nn.Module]],
+        layers: Layers,
         exchanger: Exchanger | None,
         order: Sequence[int],
         options: Options,
@@ -347,7 +347,7 @@ class StageRunner:
     def backward_input(self, held: Held) -> None:
         """The half that the stage above waits for."""
         roots, gradients = self._roots(held)
-        parameters = {p: None for _, layer in self.layers for p in layer.parameters() if p.requires_grad}
+        parameters = [p for p in parameters_of(self.layers) if p.requires_grad]
         found, held.branches = self._told(input_half, roots, gradients, held.inputs, parameters)
         held.input_gradients = self._shares(found, held)
 

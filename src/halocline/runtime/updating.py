@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from halocline.plan.layout import Layout
-from halocline.runtime.building import Stages
+from halocline.runtime.layers import Stages, parameters_of
 from halocline.runtime.parallel.divided_optimizer import divided
 from halocline.runtime.parallel.shard import is_sharded, is_split, shard
 from halocline.runtime.parallel.sharding import DATA, TENSOR
@@ -19,11 +19,6 @@ from halocline.runtime.parallel.tied import Ties
 from halocline.runtime.processes.world import World
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-
-
-def parameters_of(stages: Stages, stage: int) -> list[nn.Parameter]:
-    """A stage's parameters, each once."""
-    return list(dict.fromkeys(p for _, layer in stages[stage] for p in layer.parameters()))
 
 
 def make_optimizers(
@@ -38,7 +33,7 @@ def make_optimizers(
         )
     made: dict[int, torch.optim.Optimizer] = {}
     for stage in stages:
-        parameters = [p for p in parameters_of(stages, stage) if p.requires_grad and p not in ties.aliases]
+        parameters = [p for p in parameters_of(stages[stage]) if p.requires_grad and p not in ties.aliases]
         if not parameters:
             continue
         made[stage] = _one_kind_per_group(_without_closure(make(parameters)))
@@ -81,7 +76,7 @@ def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, t
     for stage in stages:
         tensor = layout.tensor_index(world.rank, stage)
         first = world.rank == layout.sharers(stage, tensor)[0]
-        for parameter in parameters_of(stages, stage):
+        for parameter in parameters_of(stages[stage]):
             if parameter.grad is None or parameter in ties.unspoken:
                 continue
             if (first or is_split(parameter, DATA)) and (tensor == 0 or is_split(parameter, TENSOR)):
@@ -89,7 +84,7 @@ def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, t
     norm = float(world.sum(total)) ** 0.5
     if norm > limit:
         for stage in stages:
-            for parameter in parameters_of(stages, stage):
+            for parameter in parameters_of(stages[stage]):
                 if parameter.grad is not None:
                     shard(parameter.grad).mul_(limit / (norm + 1e-6))
     return norm

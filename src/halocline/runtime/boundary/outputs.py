@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from halocline.runtime.boundary.crossing import Crossing
+from halocline.runtime.layers import Layers
 
 
 def as_tensors(value: Any, name: str) -> list[Tensor]:
@@ -97,7 +98,7 @@ def _apart(a: Tensor, b: Tensor) -> bool:
     return False
 
 
-def require_no_twin(layers: Sequence[tuple[str, nn.Module]], written: Sequence[Crossing]) -> None:
+def require_no_twin(layers: Layers, written: Sequence[Crossing]) -> None:
     """Refuse layers that write to inputs that on one device share memory with others, and arrive apart."""
     if any(crossing.twin for crossing in written):
         raise ValueError(

@@ -5,7 +5,7 @@ Knows layers, microbatches and executors; changes nothing of a step that goes we
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from halocline.runtime.batch import Microbatches
 from halocline.runtime.executor import Executor
+from halocline.runtime.layers import Stages
 from halocline.runtime.parallel.shard import shard
 from halocline.schedule.instruction import FORWARD
 from halocline.tiling.tensor import TileTensor
@@ -31,9 +32,7 @@ class NotFinite(ArithmeticError):
 class Search:
     """Notes the first place of one microbatch's way where a value is not finite, while the step is run once more."""
 
-    def __init__(
-        self, executor: Executor, modules: Mapping[int, Sequence[tuple[str, nn.Module]]], microbatch: int | None
-    ) -> None:
+    def __init__(self, executor: Executor, modules: Stages, microbatch: int | None) -> None:
         self.executor, self.modules = executor, modules
         self.microbatch = microbatch
         """Counted in this replica; None if another replica has it."""

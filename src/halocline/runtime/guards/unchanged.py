@@ -22,11 +22,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from halocline.runtime.guards.common import Common
-from halocline.runtime.guards.read_statistics import reading, unread
+from halocline.runtime.guards.read_statistics import reading, same, unread
+from halocline.runtime.guards.shared import Common
+from halocline.runtime.layers import Layers, modules_in
 from halocline.tiling.untouched import STATES, Holder, content_of, holders, same_state, told_of_iterators
-
-Layers = Sequence[tuple[str, nn.Module]]
 
 TWICE = (
     "which would happen more than once where a stage recomputes or has a mirrored pipe or replicas, or another stage "
@@ -81,7 +80,7 @@ class FirstLooks:
                     looks.enter_context(kept_apart(layers, self._common, self._common.stages[stage], look))
                     continue
                 # Recomputations and copies know about statistics.
-                norms = [m for _, layer in layers for m in layer.modules() if isinstance(m, _NormBase)]
+                norms = [m for _, m in modules_in(layers) if isinstance(m, _NormBase)]
                 looks.enter_context(unchanged(layers, norms if counted is None else counted, look, why))
             yield
 
@@ -149,7 +148,7 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     advanced: list[str] = []
     iterators = told_of_iterators([holder for holder, _ in kept], advanced.append)
-    with iterators, _Reads(kept) as reads, eager, unread(layers if why == TWICE else []):
+    with iterators, _Used(kept) as reads, eager, unread(layers if why == TWICE else []):
         yield
     if not reads.forwards:
         return
@@ -157,7 +156,7 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
         raise ValueError(f"a forward advances its layer's iterator {name}, {why}keep none there")
     for name, buffer in _buffers(layers, allowed).items():
         was = buffers.get(name)
-        if was is not None and was.shape == buffer.shape and not _same(was, buffer):
+        if was is not None and was.shape == buffer.shape and not same(was, buffer):
             raise ValueError(f"a forward changes its layer's buffer {name}, {why}set that module to eval()")
     for holder, versions in kept:
         name = _changed(holder, versions, reads)
@@ -169,7 +168,7 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
 def kept_apart(layers: Layers, common: Common, names: str, look: int) -> Iterator[None]:
     """A forward that changes nothing which another stage's layers lead to, once tables are made."""
     kept = [(h, _versions(h.content)) for h in holders(dict(layers), hooks=False)] if look else []
-    with _Reads(kept) as reads:
+    with _Used(kept) as reads:
         yield
     for holder, versions in kept:
         shared, now = id(holder.thing) in common.things, content_of(holder.thing)
@@ -188,20 +187,9 @@ def kept_apart(layers: Layers, common: Common, names: str, look: int) -> Iterato
             )
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Equal, NaN to NaN."""
-    return bool(((a == b) | ((a != a) & (b != b))).all())
-
-
 def _buffers(layers: Layers, allowed: Sequence[nn.Module]) -> dict[str, Tensor]:
-    found = {}
-    for name, layer in layers:
-        for path, module in layer.named_modules():
-            if module in allowed:
-                continue
-            for key, buffer in module.named_buffers(recurse=False):
-                found[".".join(part for part in (name, path, key) if part)] = buffer
-    return found
+    every = [(name, module) for name, module in modules_in(layers) if module not in allowed]
+    return {f"{name}.{key}": b for name, module in every for key, b in module.named_buffers(recurse=False)}
 
 
 # -- attributes ----------------------------------------------------------------------------------------------------
@@ -213,8 +201,7 @@ Kept = list[tuple[Holder, dict[Any, int]]]
 
 def _attributes(layers: Layers) -> Kept:
     """What may not change, but for what is a parameter, a buffer, or a part of the layers."""
-    registered = [m for _, layer in layers for m in layer.modules()]
-    apart = {id(d) for m in registered for d in (m._parameters, m._buffers, m._modules)}
+    apart = {id(d) for _, m in modules_in(layers) for d in (m._parameters, m._buffers, m._modules)}
     return [(holder, _versions(holder.content)) for holder in holders(dict(layers)) if id(holder.thing) not in apart]
 
 
@@ -226,7 +213,7 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-class _Reads:
+class _Used:
     """Notes which tensors operators are given, which attributes modules are asked for while they have the values that
     they had at first, and whether any module is run."""
 
@@ -237,7 +224,7 @@ class _Reads:
         self.first = {id(h.owner): h.content for h, _ in kept if isinstance(h.owner, nn.Module)}
         self.mode = _Operators(self.tensors)
 
-    def __enter__(self) -> _Reads:
+    def __enter__(self) -> _Used:
         usual = nn.Module.__getattribute__
 
         def get(module: Any, name: str) -> Any:
@@ -269,7 +256,7 @@ class _Operators(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _changed(holder: Holder, versions: dict[Any, int], reads: _Reads) -> str:
+def _changed(holder: Holder, versions: dict[Any, int], reads: _Used) -> str:
     """The name of what has changed in a way that the next forward could notice; empty if nothing has."""
     now = content_of(holder.thing)
     if isinstance(holder.thing, STATES):

@@ -8,15 +8,16 @@ until it is whole again, and refuse whatever draws on the way.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from halocline.runtime.layers import Layers
 from halocline.runtime.parallel.shard import is_sharded
 from halocline.runtime.parallel.tensor_parallel import COLUMN, HEADS, declared, is_sequential
 
@@ -33,7 +34,7 @@ _DRAWS |= {"multinomial", "rrelu", "gumbel_softmax", "dropout_", "native_dropout
 
 
 @contextmanager
-def refusing(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
+def refusing(layers: Layers) -> Iterator[None]:
     """Refuse random numbers in parts while these layers run."""
     parts = _Parts()
     hooks = []

@@ -16,13 +16,15 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from halocline.runtime.layers import Layers, modules_in
 
-def tracked(layers: Sequence[tuple[str, nn.Module]]) -> list[_NormBase]:
+
+def tracked(layers: Layers) -> list[_NormBase]:
     """The modules whose forward updates running statistics."""
-    every = dict.fromkeys(module for _, layer in layers for module in layer.modules())
+    every = dict.fromkeys(module for _, module in modules_in(layers))
     return [m for m in every if isinstance(m, _NormBase) and m.track_running_stats and m.running_mean is not None]
 
 

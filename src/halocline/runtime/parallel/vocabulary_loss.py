@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from halocline.runtime.guards.shortage import is_shortage
+from halocline.runtime.guards.errors import is_shortage
 from halocline.runtime.parallel.shard import span
 from halocline.runtime.parallel.tensor_parallel import gathered
 
