@@ -5,14 +5,16 @@ clipped by the norm of the whole model. Knows parameters and who speaks for them
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from halocline.plan.layout import Layout
 from halocline.runtime.layers import Stages, parameters_of
-from halocline.runtime.parallel.divided_optimizer import divided
 from halocline.runtime.parallel.shard import is_sharded, is_split, shard
 from halocline.runtime.parallel.sharding import DATA, TENSOR
 from halocline.runtime.parallel.tied import Ties
@@ -39,7 +41,7 @@ def make_optimizers(
         made[stage] = _one_kind_per_group(_without_closure(make(parameters)))
         ranks = shared_out(stage)
         if len(ranks) > 1:
-            made[stage] = divided(made[stage], world.group(ranks))
+            made[stage] = _divided(made[stage], world.group(ranks))
     return made
 
 
@@ -67,6 +69,27 @@ def _one_kind_per_group(optimizer: torch.optim.Optimizer) -> torch.optim.Optimiz
             group["params"] = [p for p in group["params"] if not is_sharded(p)]
             optimizer.add_param_group({**group, "params": shards})
     return optimizer
+
+
+def _divided(whole: torch.optim.Optimizer, group: Any) -> torch.optim.Optimizer:
+    """PyTorch's ZeRO-1: the same optimizer as `whole`, which has not stepped yet, with the same groups of parameters;
+    each rank of the process group keeps the state of a part of them, updates that part and sends it to the others."""
+    with warnings.catch_warnings():  # torch warns of its own imports
+        warnings.simplefilter("ignore")
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    class Divided(ZeroRedundancyOptimizer):
+        """PyTorch's sends parameters as they are; the shard of one travels as the plain tensor it is."""
+
+        def _broadcast_params_from_rank(self, rank: int) -> list[Any]:
+            source = dist.get_global_rank(group, rank)
+            updated = [p for part in self._partition_parameters()[rank] for p in part["params"]]  # type: ignore[attr-defined]
+            return [dist.broadcast(shard(p), source, group, async_op=True) for p in updated]
+
+    kind = type(whole)
+    taken = inspect.signature(kind).parameters
+    defaults = {name: value for name, value in whole.defaults.items() if name in taken}
+    return Divided([dict(each) for each in whole.param_groups], kind, group, **defaults)
 
 
 def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, ties: Ties) -> float:

@@ -6,7 +6,7 @@ Knows layers, microbatches and executors; changes nothing of a step that goes we
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,17 +41,12 @@ class Search:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        hooks = []
-        for stage, layers in self.modules.items():
-            for number, (name, layer) in enumerate(layers):
-                if number == 0:
-                    hooks.append(layer.register_forward_pre_hook(self._before(stage)))
-                hooks.append(layer.register_forward_hook(self._after(stage, name)))
-        try:
+        with ExitStack() as hooks:
+            for stage, layers in self.modules.items():
+                hooks.enter_context(layers[0][1].register_forward_pre_hook(self._look(stage, "")))
+                for name, layer in layers:
+                    hooks.enter_context(layer.register_forward_hook(self._look(stage, name)))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _mine(self, stage: int) -> bool:
         now = self.executor.current
@@ -62,16 +57,11 @@ class Search:
             and (now.stage, now.microbatch) == (stage, self.microbatch)
         )
 
-    def _before(self, stage: int) -> Any:
-        def look(module: nn.Module, args: Any) -> None:
-            if self._mine(stage) and not _finite(args):
-                self.first = stage, ""
+    def _look(self, stage: int, name: str) -> Any:
+        """A hook that looks at a layer's output; before the layer, where there is none, at its inputs."""
 
-        return look
-
-    def _after(self, stage: int, name: str) -> Any:
-        def look(module: nn.Module, args: Any, output: Any) -> None:
-            if self._mine(stage) and not _finite(output):
+        def look(module: nn.Module, args: Any, output: Any = None) -> None:
+            if self._mine(stage) and not _finite(output if name else args):
                 self.first = stage, name
 
         return look

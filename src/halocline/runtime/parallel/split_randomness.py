@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from halocline.runtime.layers import Layers
@@ -22,12 +23,8 @@ from halocline.runtime.parallel.shard import is_sharded
 from halocline.runtime.parallel.tensor_parallel import COLUMN, HEADS, declared, is_sequential
 
 _DROPOUTS = {
-    F.dropout: inspect.signature(F.dropout),
-    F.dropout1d: inspect.signature(F.dropout1d),
-    F.dropout2d: inspect.signature(F.dropout2d),
-    F.dropout3d: inspect.signature(F.dropout3d),
-    F.alpha_dropout: inspect.signature(F.alpha_dropout),
-    F.feature_alpha_dropout: inspect.signature(F.feature_alpha_dropout),
+    function: inspect.signature(function)
+    for function in (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 }
 _DRAWS = {"bernoulli", "bernoulli_", "rand_like", "randn_like", "randint_like", "normal_", "uniform_", "exponential_"}
 _DRAWS |= {"multinomial", "rrelu", "gumbel_softmax", "dropout_", "native_dropout"}
@@ -37,19 +34,16 @@ _DRAWS |= {"multinomial", "rrelu", "gumbel_softmax", "dropout_", "native_dropout
 def refusing(layers: Layers) -> Iterator[None]:
     """Refuse random numbers in parts while these layers run."""
     parts = _Parts()
-    hooks = []
-    for name, layer in layers:
-        tokens = is_sequential(layer)  # then all it has are parts
-        hooks.append(layer.register_forward_pre_hook(_entering(parts, name, tokens)))
-        for path, word in declared(layer).items():
-            if word != HEADS:
-                hooks.append(layer.get_submodule(path).register_forward_hook(_leaving(parts, tokens or word == COLUMN)))
-    try:
+    with ExitStack() as hooks:
+        for name, layer in layers:
+            tokens = is_sequential(layer)  # then all it has are parts
+            hooks.enter_context(layer.register_forward_pre_hook(_entering(parts, name, tokens)))
+            for path, word in declared(layer).items():
+                if word != HEADS:
+                    hook = _leaving(parts, tokens or word == COLUMN)
+                    hooks.enter_context(layer.get_submodule(path).register_forward_hook(hook))
         with parts:
             yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _entering(parts: _Parts, name: str, tokens: bool) -> Any:
@@ -84,7 +78,7 @@ class _Parts(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        part = any(tensor in self.known for tensor in _tensors((args, tuple(kwargs.values()))))
+        part = any(tensor in self.known for tensor in _tensors((args, kwargs)))
         if part and (chance := _chance(func, args, kwargs)):
             raise ValueError(
                 f"layer {self.layer} draws random numbers ({chance}) for activations that tensor ranks hold in parts, "
@@ -96,12 +90,8 @@ class _Parts(TorchFunctionMode):
         return result
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
+def _tensors(value: Any) -> list[Tensor]:
+    return [t for t in tree_leaves(value) if isinstance(t, Tensor)]
 
 
 def _chance(func: Any, args: Any, kwargs: Any) -> str:
