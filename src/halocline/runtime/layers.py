@@ -6,7 +6,7 @@ Each layer's parameters come from a seed derived from its name, so every layout 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -43,7 +43,7 @@ def _checked(named: list[tuple[str, Layer]]) -> list[tuple[str, Layer]]:
     return named
 
 
-def modules_in(layers: Layers) -> Iterator[tuple[str, nn.Module]]:
+def modules_in(layers: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
     """Every module inside layers, with its full name."""
     for name, layer in layers:
         for path, module in layer.named_modules():
