@@ -9,8 +9,7 @@ from pathlib import Path
 
 from halocline.energy.client import Client, RankClient, ServerGone, ServerRefused
 from halocline.plan.plan import Plan
-from halocline.runtime.processes.agreement import gathered
-from halocline.runtime.processes.world import World
+from halocline.runtime.processes.world import World, gathered
 from halocline.train.settings import Settings
 
 

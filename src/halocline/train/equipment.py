@@ -30,8 +30,7 @@ from halocline.energy.server_player import ServerPlayer
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.window_log import WindowLog
 from halocline.plan.plan import Plan
-from halocline.runtime.processes.agreement import gathered
-from halocline.runtime.processes.world import World
+from halocline.runtime.processes.world import World, gathered
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import Instruction
 from halocline.train.cuda_marks import CudaMarks

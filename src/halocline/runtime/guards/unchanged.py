@@ -213,16 +213,16 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-class _Used:
+class _Used(TorchFunctionMode):
     """Notes which tensors operators are given, which attributes modules are asked for while they have the values that
     they had at first, and whether any module is run."""
 
     def __init__(self, kept: Kept) -> None:
+        super().__init__()
         self.tensors: set[int] = set()
         self.attributes: set[tuple[int, str]] = set()
         self.forwards = False
         self.first = {id(h.owner): h.content for h, _ in kept if isinstance(h.owner, nn.Module)}
-        self.mode = _Operators(self.tensors)
 
     def __enter__(self) -> _Used:
         usual = nn.Module.__getattribute__
@@ -236,23 +236,17 @@ class _Used:
 
         self.usual = nn.Module.__dict__.get("__getattribute__")
         nn.Module.__getattribute__ = get  # type: ignore[method-assign,assignment]
-        self.mode.__enter__()
+        super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.mode.__exit__(*error)
+        super().__exit__(*error)
         del nn.Module.__getattribute__
         if self.usual is not None:  # somebody else's
             nn.Module.__getattribute__ = self.usual  # type: ignore[method-assign]
 
-
-class _Operators(TorchFunctionMode):
-    def __init__(self, seen: set[int]) -> None:
-        super().__init__()
-        self.seen = seen
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
+        self.tensors.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
         return func(*args, **(kwargs or {}))
 
 

@@ -63,48 +63,36 @@ def reference(
     random numbers by step, layer and microbatch. They run within what `within` makes of the model."""
     net = tie(one_device(layers, seed), tied).to(device=device, dtype=dtype)
     update = optimizer(net.parameters()) if optimizer is not None else None
-    with within(net):
-        return _steps(net, plan, batches, loss, update, seed, device)
-
-
-def _steps(
-    net: nn.Sequential,
-    plan: Plan,
-    batches: Batches,
-    loss: Loss,
-    update: torch.optim.Optimizer | None,
-    seed: int,
-    device: torch.device | str,
-) -> Reference:
     found = Reference()
-    for step, (inputs, targets) in enumerate(batches):
-        whole = [t.to(device) for t in ([inputs] if isinstance(inputs, Tensor) else inputs)]
-        samples = whole[0].shape[0]
-        for parameter in net.parameters():
-            parameter.grad = None
-        total = 0.0
-        for number, (a, b) in enumerate(chain(*sample_cuts(plan, samples))):
-            value: Any = whole[0][a:b] if len(whole) == 1 else tuple(t[a:b] for t in whole)
-            for name, layer in zip(net._modules, net):  # one that is there twice included
-                seed_randomness(derived_seed(seed, step, name, number), torch.device(device))
-                value = layer(value)
-            mean = loss(value, _part(targets, a, b, device))
-            share = (b - a) / samples
-            (mean * share).backward()
-            total += mean.item() * share
-        found.gradients.append({n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None})
-        if update is not None:
-            update.step()
-        found.losses.append(total)
+    with within(net):
+        for step, (inputs, targets) in enumerate(batches):
+            samples = (inputs if isinstance(inputs, Tensor) else inputs[0]).shape[0]
+            net.zero_grad()
+            total = 0.0
+            for number, (a, b) in enumerate(chain(*sample_cuts(plan, samples))):
+                value = _part(inputs, a, b, device)
+                if isinstance(value, tuple) and len(value) == 1:
+                    value = value[0]
+                for name, layer in zip(net._modules, net):  # one that is there twice included
+                    seed_randomness(derived_seed(seed, step, name, number), torch.device(device))
+                    value = layer(value)
+                mean = loss(value, _part(targets, a, b, device))
+                share = (b - a) / samples
+                (mean * share).backward()
+                total += mean.item() * share
+            found.gradients.append({n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None})
+            if update is not None:
+                update.step()
+            found.losses.append(total)
     found.parameters = {name: p.detach() for name, p in net.named_parameters()}
     found.buffers = dict(net.named_buffers())
     return found
 
 
-def _part(targets: Any, a: int, b: int, device: torch.device | str) -> Any:
-    if isinstance(targets, Tensor):
-        return targets[a:b].to(device)
-    return tuple(t[a:b].to(device) for t in targets)
+def _part(tensors: Any, a: int, b: int, device: torch.device | str) -> Any:
+    if isinstance(tensors, Tensor):
+        return tensors[a:b].to(device)
+    return tuple(t[a:b].to(device) for t in tensors)
 
 
 # -- differences ---------------------------------------------------------------------------------------------------

@@ -109,10 +109,12 @@ class Strict(Transport):
     # -- collectives ---------------------------------------------------------------------------------------------
 
     def all_reduce(self, tensor: Tensor, group: Any = None, label: object = "") -> Handle:
-        return self._collective("all_reduce", tensor, group, label, lambda: _all_reduce(tensor, group))
+        start = super().all_reduce
+        return self._collective("all_reduce", tensor, group, label, lambda: start(tensor, group))
 
     def all_gather(self, parts: list[Tensor], tensor: Tensor, group: Any = None, label: object = "") -> Handle:
-        return self._collective("all_gather", tensor, group, label, lambda: _all_gather(parts, tensor, group))
+        start = super().all_gather
+        return self._collective("all_gather", tensor, group, label, lambda: start(parts, tensor, group))
 
     def _collective(self, name: str, tensor: Tensor, group: Any, label: object, start: Callable[[], Any]) -> Handle:
         self._check_tensor(tensor, label)
@@ -143,14 +145,6 @@ class Strict(Transport):
             start().wait(timeout)
 
         return Later(check)
-
-
-def _all_reduce(tensor: Tensor, group: Any) -> Any:
-    return dist.all_reduce(tensor, group=group, async_op=True)
-
-
-def _all_gather(parts: list[Tensor], tensor: Tensor, group: Any) -> Any:
-    return dist.all_gather(parts, tensor, group=group, async_op=True)
 
 
 def _describe(label: object, tensor: Tensor) -> str:
