@@ -22,7 +22,7 @@ from halocline.plan import Plan
 from halocline.runtime import Engine, World, join, run_local
 from halocline.runtime.batch import sample_cuts
 from halocline.runtime.layers import one_device
-from halocline.runtime.transports import make
+from halocline.runtime.transports.transport import make
 
 SPATIAL = "microbatches = 2\nstages = [{layers = [0, 6], tiles = [2, 2]}]"
 PIPELINE = """microbatches = 4

@@ -4,7 +4,7 @@ the boxes of it that the rank must read. Knows samples and boxes; nothing of fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from halocline.tiling.boxes import Box, contains, is_empty, slices
 
 if TYPE_CHECKING:
     from halocline.runtime.boundary.shapes import Shapes
-    from halocline.runtime.stage import StageRunner
 
 Field = tuple[tuple[int, ...], torch.dtype]
 """One sample of a tensor: its shape without the batch dim, and its dtype."""
@@ -186,16 +185,10 @@ class Reads:
     targets: tuple[tuple[Box, ...], ...]
 
 
-def reads(
-    work: Microbatches,
-    plan: Plan,
-    runners: Mapping[tuple[int, int], StageRunner],
-    shapes: Shapes,
-    inputs: Sequence[Field],
-    targets: Sequence[Field],
-) -> Reads:
+def reads(work: Microbatches, shapes: Shapes, inputs: Sequence[Field], targets: Sequence[Field]) -> Reads:
     """What a rank must read of a batch whose tensors are as `inputs` and `targets` say: its tiles of the images if it
     holds the first stage, and what it needs of the targets if it holds the last."""
+    plan, runners = shapes.layout.plan, shapes.runners
     last = len(plan.stages) - 1
     shapes.learn(inputs if any(stage == 0 for _, stage in runners) else [], work.sizes)
     wanted_inputs: list[list[Box]] = [[] for _ in inputs]

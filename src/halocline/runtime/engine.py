@@ -297,8 +297,7 @@ class Engine:
     def reads(self, samples: int, inputs: Sequence[Field], targets: Sequence[Field]) -> Reads:
         """What this rank needs of a batch of `samples` (all replicas) whose tensors are as `inputs` and `targets` say:
         the boxes to read, so that nobody reads pixels of another. Every rank calls this alike."""
-        work = self._cut(None, None, samples, forwards=True)
-        return reads(work, self.plan, self.runners, self.shapes, inputs, targets)
+        return reads(self._cut(None, None, samples, forwards=True), self.shapes, inputs, targets)
 
     def evaluate(
         self,

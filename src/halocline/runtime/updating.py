@@ -99,15 +99,12 @@ def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, t
     for stage in stages:
         tensor = layout.tensor_index(world.rank, stage)
         first = world.rank == layout.sharers(stage, tensor)[0]
-        for parameter in parameters_of(stages[stage]):
-            if parameter.grad is None or parameter in ties.unspoken:
-                continue
-            if (first or is_split(parameter, DATA)) and (tensor == 0 or is_split(parameter, TENSOR)):
-                total += shard(parameter.grad).double().square().sum()
+        for p in parameters_of(stages[stage]):
+            speaks = (first or is_split(p, DATA)) and (tensor == 0 or is_split(p, TENSOR)) and p not in ties.unspoken
+            if p.grad is not None and speaks:
+                total += shard(p.grad).double().square().sum()
     norm = float(world.sum(total)) ** 0.5
     if norm > limit:
-        for stage in stages:
-            for parameter in parameters_of(stages[stage]):
-                if parameter.grad is not None:
-                    shard(parameter.grad).mul_(limit / (norm + 1e-6))
+        for gradient in (p.grad for layers in stages.values() for p in parameters_of(layers) if p.grad is not None):
+            shard(gradient).mul_(limit / (norm + 1e-6))
     return norm

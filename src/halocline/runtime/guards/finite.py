@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,9 +44,9 @@ class Search:
     def looking(self) -> Iterator[None]:
         with ExitStack() as hooks:
             for stage, layers in self.modules.items():
-                hooks.enter_context(layers[0][1].register_forward_pre_hook(self._look(stage, "")))
+                hooks.enter_context(layers[0][1].register_forward_pre_hook(partial(self._look, stage, "")))
                 for name, layer in layers:
-                    hooks.enter_context(layer.register_forward_hook(self._look(stage, name)))
+                    hooks.enter_context(layer.register_forward_hook(partial(self._look, stage, name)))
             yield
 
     def _mine(self, stage: int) -> bool:
@@ -57,14 +58,10 @@ class Search:
             and (now.stage, now.microbatch) == (stage, self.microbatch)
         )
 
-    def _look(self, stage: int, name: str) -> Any:
-        """A hook that looks at a layer's output; before the layer, where there is none, at its inputs."""
-
-        def look(module: nn.Module, args: Any, output: Any = None) -> None:
-            if self._mine(stage) and not _finite(output if name else args):
-                self.first = stage, name
-
-        return look
+    def _look(self, stage: int, name: str, module: nn.Module, args: Any, output: Any = None) -> None:
+        """A layer has made its output; or, without a name, the first one is given its inputs."""
+        if self._mine(stage) and not _finite(output if name else args):
+            self.first = stage, name
 
 
 def _finite(value: Any) -> bool:

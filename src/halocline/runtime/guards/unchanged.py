@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import CellType
 from typing import Any
 
@@ -93,12 +93,11 @@ class FirstLooks:
             yield
             return
         steps.append(step)
-        with self._common.borrowing_nothing(layers):
-            if stage not in self._again | self._ahead:
-                yield
-                return
-            with unwritten(layers, TWICE if stage in self._again else AHEAD):
-                yield
+        kept: AbstractContextManager[None] = nullcontext()
+        if stage in self._again | self._ahead:
+            kept = unwritten(layers, TWICE if stage in self._again else AHEAD)
+        with self._common.borrowing_nothing(layers), kept:
+            yield
 
 
 @contextmanager

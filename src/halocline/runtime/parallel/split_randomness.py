@@ -10,10 +10,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -37,44 +38,41 @@ def refusing(layers: Layers) -> Iterator[None]:
     with ExitStack() as hooks:
         for name, layer in layers:
             tokens = is_sequential(layer)  # then all it has are parts
-            hooks.enter_context(layer.register_forward_pre_hook(_entering(parts, name, tokens)))
+            hooks.enter_context(layer.register_forward_pre_hook(partial(parts.enter, name, tokens)))
             for path, word in declared(layer).items():
                 if word != HEADS:
-                    hook = _leaving(parts, tokens or word == COLUMN)
+                    hook = partial(parts.leave, tokens or word == COLUMN)
                     hooks.enter_context(layer.get_submodule(path).register_forward_hook(hook))
         with parts:
             yield
 
 
-def _entering(parts: _Parts, name: str, tokens: bool) -> Any:
-    return lambda module, args: parts.enter(name, args if tokens else ())
-
-
-def _leaving(parts: _Parts, part: bool) -> Any:
-    """What a split module gives is a part, or whole again; logits that stayed divided are seen by their type."""
-    return lambda module, args, output: (parts.add if part or is_sharded(output) else parts.drop)(output)
-
-
 class _Parts(TorchFunctionMode):
-    """Knows which tensors are parts: those that were added, and what is made of them."""
+    """Knows which tensors are parts: those that split modules make, and what is made of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.known = WeakTensorKeyDictionary()
         self.layer = ""
 
-    def enter(self, layer: str, value: Any) -> None:
+    def enter(self, layer: str, parts: bool, module: nn.Module, args: Any) -> None:
+        """A layer begins; whether what it is given is in parts."""
         self.layer = layer
         self.known.clear()
-        self.add(value)
+        if parts:
+            self._add(args)
 
-    def add(self, value: Any) -> None:
+    def leave(self, part: bool, module: nn.Module, args: Any, output: Any) -> None:
+        """A split module gives a part, or all again; logits that stayed divided are seen by their type."""
+        if part or is_sharded(output):
+            self._add(output)
+        else:
+            for tensor in _tensors(output):
+                self.known.pop(tensor, None)
+
+    def _add(self, value: Any) -> None:
         for tensor in _tensors(value):
             self.known[tensor] = True
-
-    def drop(self, value: Any) -> None:
-        for tensor in _tensors(value):
-            self.known.pop(tensor, None)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -86,7 +84,7 @@ class _Parts(TorchFunctionMode):
             )
         result = func(*args, **kwargs)
         if part:
-            self.add(result)
+            self._add(result)
         return result
 
 

@@ -75,19 +75,11 @@ def require_divisible(name: str, layer: nn.Module, degree: int) -> None:
             _divide(f"{name}.{owner}" if owner else name, heads, "heads", degree)
 
 
-def split_layer(
-    name: str,
-    layer: nn.Module,
-    mesh: DeviceMesh,
-    *,
-    last: bool = False,
-    lanes: int = 1,
-    sequence: bool = False,
-) -> bool:
+def split_layer(name: str, layer: nn.Module, mesh: DeviceMesh, *, last: bool, lanes: int, sequence: bool) -> bool:
     """Divide a layer, whole on every tensor rank, among them. Returns whether there was anything to divide.
 
     Of the `last` layer of a model the logits stay divided, for a loss that can take them so. With `sequence`, a layer
-    that declares how works on some of the tokens; whoever comes after it is given them all (`receive_all`).
+    that declares how works on some of the tokens; a layer after it that does not is given them all.
     """
     require_divisible(name, layer, mesh.size())
     plan: dict[str, ParallelStyle] = {}
@@ -99,7 +91,7 @@ def split_layer(
         for owner in {path.rpartition(".")[0] for path, word in words.items() if word in (COLUMN, ROW)}:
             _gather_tokens(layer.get_submodule(owner), mesh)
     else:
-        layer.register_forward_pre_hook(_receive_all)
+        layer.register_forward_pre_hook(lambda layer, args: gathered(args))
     for path, word in words.items():
         if word == SEQUENCE:
             if sequence:
@@ -121,11 +113,6 @@ def split_layer(
     for path in plan if lanes > 1 else ():
         layer.get_submodule(path).register_forward_hook(partial(_into_lane, lanes))  # after DTensor's own
     return bool(plan)
-
-
-def _receive_all(layer: nn.Module, args: tuple[Any, ...]) -> Any:
-    """For a layer that wants all tokens, after one that left some to each rank."""
-    return gathered(args)
 
 
 def _style(where: str, word: str, module: nn.Module, degree: int, logits: bool = False) -> ParallelStyle:

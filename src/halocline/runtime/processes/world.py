@@ -20,7 +20,7 @@ from torch import Tensor
 from halocline.runtime.processes.logbook import Logbook
 from halocline.runtime.processes.lost import PeerLost, is_lost
 from halocline.runtime.processes.watch import Watch
-from halocline.runtime.transports import Handle, Transport, make
+from halocline.runtime.transports.transport import Handle, Transport, make
 from halocline.tiling.exchanger import Exchanger, exchanger_for
 
 

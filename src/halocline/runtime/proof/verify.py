@@ -154,13 +154,12 @@ def compare(engine: Engine, batches: Batches, known: Reference) -> Differences:
         result = engine.step(inputs, targets)
         expected = torch.tensor(known.losses[step], dtype=torch.float64)
         found.loss = max(found.loss, difference(torch.tensor(result.loss, dtype=torch.float64), expected))
-        gradients = known.gradients[step]
         ours = {name: None if p.grad is None else whole(p.grad) for name, p in engine.named_parameters()}
-        _note(found.gradients, ours, {name: gradients.get(name) for name in ours}, _largest(gradients))
+        _note(found.gradients, ours, known.gradients[step])
     parameters = {name: whole(parameter) for name, parameter in engine.named_parameters()}
-    _note(found.parameters, parameters, known.parameters, _largest(known.parameters))
+    _note(found.parameters, parameters, known.parameters)
     buffers = {name: whole(buffer) for name, buffer in engine.named_buffers()}
-    _note(found.buffers, buffers, known.buffers, _largest(known.buffers))
+    _note(found.buffers, buffers, known.buffers)
     return found
 
 
@@ -168,19 +167,14 @@ def between(ours: Reference, theirs: Reference) -> Differences:
     """Two runs of one device."""
     found = Differences(max(abs(a - b) / abs(b) if b else 0.0 for a, b in zip(ours.losses, theirs.losses)))
     for mine, its in zip(ours.gradients, theirs.gradients):
-        _note(found.gradients, mine, its, _largest(its))
-    _note(found.parameters, ours.parameters, theirs.parameters, _largest(theirs.parameters))
-    _note(found.buffers, ours.buffers, theirs.buffers, _largest(theirs.buffers))
+        _note(found.gradients, mine, its)
+    _note(found.parameters, ours.parameters, theirs.parameters)
+    _note(found.buffers, ours.buffers, theirs.buffers)
     return found
 
 
-def _note(
-    table: dict[str, float], ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None], largest: float
-) -> None:
+def _note(table: dict[str, float], ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor]) -> None:
+    largest = max((t.abs().max().item() for t in theirs.values() if t.numel()), default=0.0)
     for name, tensor in ours.items():
         value = difference(tensor, theirs.get(name), largest)
         table[name] = max(table.get(name, 0.0), value)
-
-
-def _largest(tensors: Mapping[str, Tensor]) -> float:
-    return max((t.abs().max().item() for t in tensors.values() if t.numel()), default=0.0)

@@ -32,6 +32,8 @@ _ANNOUNCEMENT = 2048
 _TAKEN, _RECORD = 0, SLOTS
 _ANNOUNCED = (_RECORD + 4 * _RECORDS) * 8
 _SIZE = _ANNOUNCED + SLOTS * _ANNOUNCEMENT
+_PATIENCE = 600.0
+"""Seconds that a send may wait for a slot."""
 _SMALLEST = 1 << 16
 """Bytes of the smallest slot: small messages of different sizes share one."""
 
@@ -226,11 +228,9 @@ class Ipc(Transport):
     name = "ipc"
     carries_tiles = True
 
-    def __init__(self, rank: int, device: torch.device, patience: float = 600.0) -> None:
+    def __init__(self, rank: int, device: torch.device) -> None:
         super().__init__(rank)
         self.device = device
-        self.patience = patience
-        """Seconds that a send may wait for a slot."""
         self.directory = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
         token = [secrets.token_hex(8) if rank == 0 else ""]
         dist.broadcast_object_list(token, 0)
@@ -244,7 +244,7 @@ class Ipc(Transport):
 
     def send(self, message: Tensor, peer: int, label: object = "") -> Handle:
         if peer not in self._out:
-            self._out[peer] = _Outbox(self.mailbox(self.rank, peer, self.patience), self)
+            self._out[peer] = _Outbox(self.mailbox(self.rank, peer, _PATIENCE), self)
         self._out[peer].send(message.view(-1).view(torch.uint8))
         return Later(lambda timeout: None)  # done: its slot has a copy
 
@@ -307,7 +307,7 @@ class _Outbox:
 
     def _new(self, size: int) -> int:
         if len(self.slots) == SLOTS:
-            poll(lambda: self._free(size) is not None, self.transport.patience)
+            poll(lambda: self._free(size) is not None, _PATIENCE)
             found = self._free(size)
             assert found is not None
             return found
