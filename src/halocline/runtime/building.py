@@ -12,7 +12,7 @@ from torch import nn
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
-from halocline.runtime.guards.arguments import refuse_all_processes, refuse_lazy
+from halocline.runtime.guards.arguments import refuse_lazy, refuse_sync_batch_norm
 from halocline.runtime.guards.shared import apart
 from halocline.runtime.layers import Layer, Stages, build
 from halocline.runtime.parallel.sharding import TENSOR, Sharding
@@ -45,7 +45,7 @@ def build_stages(
             module = build(name, layer, seed)
             refuse_lazy(name, module)
             if alone and world.size > 1 and len(layout.plan.stages) > 1:
-                refuse_all_processes(name, module)
+                refuse_sync_batch_norm(name, module)
             beginnings.apply(name, module)
             if channels_last:
                 module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

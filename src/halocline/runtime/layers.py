@@ -25,16 +25,14 @@ Stages = Mapping[int, Layers]
 def named_layers(layers: nn.Sequential | Sequence[Layer]) -> list[tuple[str, Layer]]:
     """The layers with their names: a Sequential's own, else their numbers."""
     if isinstance(layers, nn.Sequential):
-        return _checked(list(zip(layers._modules, layers)))  # named_children leaves out a module that is there twice
-    if isinstance(layers, nn.Module):
+        named: list[tuple[str, Layer]] = list(zip(layers._modules, layers))  # a module that is there twice included
+    elif isinstance(layers, nn.Module):
         raise ValueError(
             f"the model is a {type(layers).__name__}, not a sequence of layers: pass an nn.Sequential or a list of "
             f"layers, each taking what the one before returns"
         )
-    return _checked([(str(number), layer) for number, layer in enumerate(layers)])
-
-
-def _checked(named: list[tuple[str, Layer]]) -> list[tuple[str, Layer]]:
+    else:
+        named = [(str(number), layer) for number, layer in enumerate(layers)]
     for name, layer in named:
         if not callable(layer):
             raise ValueError(

@@ -22,8 +22,8 @@ from halocline.runtime.boundary.crossing import BATCH, Crossing, box_of, crossin
 from halocline.runtime.boundary.outputs import (
     as_tensors,
     describe,
-    handed_on,
-    put_together,
+    input_of,
+    outputs_of,
     require_no_twin,
     require_same_again,
     twins_in,
@@ -188,7 +188,7 @@ class StageRunner:
             for crossing in received:
                 fake = crossing.empty(box_of(crossing, self.stage, member), device)
                 inputs.append(self._wrap(fake, crossing, exchanger))
-            value = put_together(inputs, received)
+            value = input_of(inputs, received)
             for name, layer in layers:
                 given = (*layer.named_parameters(), *layer.named_buffers())
                 try:
@@ -207,7 +207,7 @@ class StageRunner:
                 as_tensors(value, name)
             if made:
                 return tuple(map(crossing_of, as_tensors(self._arrived(value), self.layers[-1][0])))
-            tensors = handed_on(self._arrived(value), self.layers[-1][0])
+            tensors = outputs_of(self._arrived(value), self.layers[-1][0])
             twins = twins_in([t.local if isinstance(t, TileTensor) else t for t in tensors])
             listed = isinstance(value, list)
             return tuple(replace(self._leaving(t)[1], twin=twin, listed=listed) for t, twin in zip(tensors, twins))
@@ -251,7 +251,7 @@ class StageRunner:
             return value, self.target(held.target, value)
 
     def _let_go(self, held: Held, value: Any) -> None:
-        leaving = [self._leaving(t) for t in handed_on(value, self.layers[-1][0])]
+        leaving = [self._leaving(t) for t in outputs_of(value, self.layers[-1][0])]
         held.outputs, held.leaving = [t for t, _ in leaving], tuple(crossing for _, crossing in leaving)
 
     def value(self, held: Held, step: int, microbatch: int) -> Any:
@@ -261,7 +261,7 @@ class StageRunner:
         writes = self._writes.get(training)
         given = held.inputs if writes is False else [t.clone() for t in held.inputs]
         tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(given, held.received)]
-        value = put_together(tiles, held.received)
+        value = input_of(tiles, held.received)
         watched: AbstractContextManager[Any] = nullcontext()
         if self._unseen and training:
             from halocline.runtime.parallel.split_randomness import refusing

@@ -124,23 +124,15 @@ class Shapes(Told):
                 )
             elif (stage, samples) not in self._known:
                 said = self._hear(f"{stage}/{samples}", f"the shapes that stage {stage - 1} hands to stage {stage}")
-                self._known[stage, samples] = decode(said)
+                self._known[stage, samples] = tuple(Crossing(*fields) for fields in _tuples(json.loads(said)))
             if runner.loss is None:
                 leaving = runner.crossings_after(self.received(stage, samples))
                 self._known[stage + 1, samples] = leaving
                 speakers = {self.layout.team(pipe, stage, self.replica)[0] for pipe in range(self.layout.plan.pipes)}
-                self._tell(f"{stage + 1}/{samples}", encode(leaving), speakers)
+                self._tell(f"{stage + 1}/{samples}", json.dumps([astuple(crossing) for crossing in leaving]), speakers)
 
     def _runner(self, stage: int) -> StageRunner:
         return next(runner for (_, s), runner in self.runners.items() if s == stage)
-
-
-def encode(crossings: Sequence[Crossing]) -> str:
-    return json.dumps([astuple(crossing) for crossing in crossings])
-
-
-def decode(text: str) -> tuple[Crossing, ...]:
-    return tuple(Crossing(*fields) for fields in _tuples(json.loads(text)))
 
 
 def _tuples(value: Any) -> Any:

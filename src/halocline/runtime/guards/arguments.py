@@ -50,7 +50,7 @@ def refuse_lazy(name: str, layer: nn.Module) -> None:
             )
 
 
-def refuse_all_processes(name: str, layer: nn.Module) -> None:
+def refuse_sync_batch_norm(name: str, layer: nn.Module) -> None:
     """On tiles and lanes a SyncBatchNorm is BatchNorm; elsewhere it would wait for processes of other stages, unless it
     was given its own or has nothing to ask them."""
     found = [module for module in layer.modules() if isinstance(module, nn.SyncBatchNorm)]

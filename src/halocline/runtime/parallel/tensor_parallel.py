@@ -188,17 +188,11 @@ class TableParallel(ParallelStyle):
         )
         module.register_parameter("weight", weight)
         first, stop = span(weight)
-        end = stop == module.num_embeddings
         padding = module.padding_idx
         mine = padding - first if padding is not None and first <= padding < stop else None
 
         def look_up(words: Tensor) -> Tensor:
-            here = torch.ones_like(words, dtype=torch.bool)
-            # Words that no table has are left to its ends, where the lookup refuses them as on one device.
-            if first:
-                here &= words >= first
-            if not end:
-                here &= words < stop
+            here = own_words(words, first, stop, module.num_embeddings)
             table = module.weight.to_local()  # type: ignore[attr-defined]
             rows = F.embedding(torch.where(here, words - first, 0), table, mine)
             part = rows.masked_fill(~here.unsqueeze(-1), 0)
@@ -208,11 +202,20 @@ class TableParallel(ParallelStyle):
         return module
 
 
+def own_words(words: Tensor, first: int, stop: int, count: int) -> Tensor:
+    """Which words are of the rows `first` to `stop` of a table of `count`. Words that no table has belong to the ends,
+    where the lookup refuses them as on one device."""
+    here = torch.ones_like(words, dtype=torch.bool)
+    if first:
+        here &= words >= first
+    if stop < count:
+        here &= words < stop
+    return here
+
+
 def _summed(part: Tensor, mesh: DeviceMesh) -> Tensor:
     """The sum over tensor ranks, of whose gradient each part takes all."""
-    return (
-        DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
-    )
+    return _spread(part, mesh, Partial()).redistribute(placements=[Replicate()]).to_local()
 
 
 # -- tokens -------------------------------------------------------------------------------------------------------

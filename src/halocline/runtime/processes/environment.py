@@ -1,11 +1,4 @@
-"""What the launcher says in environment variables: rank, size, and where the processes meet. Read here only.
-
-torchrun               RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
-Open MPI               OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
-MVAPICH2               MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
-Intel MPI, MPICH       PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
-Slurm                  SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID
-"""
+"""What the launcher says in environment variables: rank, size, and where the processes meet. Read here only."""
 
 from __future__ import annotations
 
@@ -41,6 +34,7 @@ LAUNCHERS = (
     Names("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "torchrun --nproc-per-node {n}"),
     _of_mpi("Open MPI", "OMPI_COMM_WORLD", "mpirun -n {n}"),
     _of_mpi("MVAPICH2", "MV2_COMM_WORLD", "mpirun_rsh -n {n}"),
+    # Intel MPI, too.
     Names("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "mpiexec -n {n}"),
     Names("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "srun -n {n}"),
 )
