@@ -382,9 +382,8 @@ class Executor:
     def _reduce(self, instruction: Instruction) -> None:
         stage = instruction.stage
         runners = [runner for (_, s), runner in self.runners.items() if s == stage]
-        parameters = [
-            p for p in parameters_of(runners[0].layers) if not is_split(p, "data")
-        ]  # those were summed when they were divided
+        # Those that are divided were summed when their gradients were divided.
+        parameters = [p for p in parameters_of(runners[0].layers) if not is_split(p, "data")]
         parts_of_team(parameters, list(dict.fromkeys(r.exchanger for r in runners if r.exchanger is not None)))
         self.reductions.append(Reduction(parameters, self.world, self.groups[stage], str(instruction)))
 
