@@ -178,14 +178,14 @@ def _describe(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Reads:
+class ReadBoxes:
     """The boxes of a batch that one rank needs, batch dim included: a list for each tensor, empty if it needs none."""
 
     inputs: tuple[tuple[Box, ...], ...]
     targets: tuple[tuple[Box, ...], ...]
 
 
-def reads(work: Microbatches, shapes: Shapes, inputs: Sequence[Field], targets: Sequence[Field]) -> Reads:
+def reads(work: Microbatches, shapes: Shapes, inputs: Sequence[Field], targets: Sequence[Field]) -> ReadBoxes:
     """What a rank must read of a batch whose tensors are as `inputs` and `targets` say: its tiles of the images if it
     holds the first stage, and what it needs of the targets if it holds the last."""
     plan, runners = shapes.layout.plan, shapes.runners
@@ -205,7 +205,7 @@ def reads(work: Microbatches, shapes: Shapes, inputs: Sequence[Field], targets: 
                 if runner.exchanger is not None:
                     crossing = target_crossing(shapes.prediction(samples), crossing.size, dtype)
                 boxes.append(_shifted(runner.origin(crossing), begin))
-    return Reads(_each_once(wanted_inputs), _each_once(wanted_targets))
+    return ReadBoxes(_each_once(wanted_inputs), _each_once(wanted_targets))
 
 
 def _shifted(box: Box, first: int) -> Box:

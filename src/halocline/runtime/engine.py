@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.plan.stage import OPTIMIZER
-from halocline.runtime.batch import Field, Microbatches, Reads, reads
+from halocline.runtime.batch import Field, Microbatches, ReadBoxes, reads
 from halocline.runtime.boundary.shapes import Shapes
 from halocline.runtime.building import build_stages, check_tensor, compile_layers
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
@@ -35,7 +35,7 @@ from halocline.runtime.parallel.tied import Ties, ties
 from halocline.runtime.processes.environment import command
 from halocline.runtime.processes.launch import join, stop
 from halocline.runtime.processes.world import World
-from halocline.runtime.stage import Loss, Options, StageRunner
+from halocline.runtime.stage import Loss, StageOptions, StageRunner
 from halocline.runtime.timeline import Recorder, TimedExecutor
 from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers
 from halocline.schedule.generate import generate
@@ -109,7 +109,7 @@ class Engine:
         self._early = self.world.device.type == "cpu"
         self._kept: list[Tensor] = []
         self.schedule = generate(plan)
-        self.options = Options(seed, autocast, channels_last, offload, self.world.device)
+        self.options = StageOptions(seed, autocast, channels_last, offload, self.world.device)
         self.clip = clip
         self.steps = 0
         self.replica, self.local = divmod(self.world.rank, self.layout.ranks_per_replica)
@@ -294,7 +294,7 @@ class Engine:
         losses = tuple(float(work.losses[m]) for m in sorted(work.losses))
         return StepResult(self._loss, work.total, losses, self._skipped)
 
-    def reads(self, samples: int, inputs: Sequence[Field], targets: Sequence[Field]) -> Reads:
+    def reads(self, samples: int, inputs: Sequence[Field], targets: Sequence[Field]) -> ReadBoxes:
         """What this rank needs of a batch of `samples` (all replicas) whose tensors are as `inputs` and `targets` say:
         the boxes to read, so that nobody reads pixels of another. Every rank calls this alike."""
         return reads(self._cut(None, None, samples, forwards=True), self.shapes, inputs, targets)

@@ -46,7 +46,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass
-class Options:
+class StageOptions:
     """How stages compute; the same on every rank."""
 
     seed: int = 0
@@ -92,7 +92,7 @@ class StageRunner:
         layers: Layers,
         exchanger: Exchanger | None,
         order: Sequence[int],
-        options: Options,
+        options: StageOptions,
         fused: int = 0,
         loss: Loss | None = None,
         shadow: Shadow | None = None,

@@ -45,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Message:
+class StageMessage:
     """What one rank sends another, as this rank's side of it sees it."""
 
     parts: tuple[Part, ...]
@@ -62,7 +62,7 @@ class Message:
         crossings: Sequence[Crossing],
         origins: Sequence[Box],
         carried: Sequence[int],
-    ) -> Message:
+    ) -> StageMessage:
         """The message of `boxes` (each with its tensor's index). `origins` are the boxes of the tensors that this rank
         holds; `carried` are the indices of the tensors that travel in this direction."""
         parts, start = [], 0
@@ -100,23 +100,23 @@ class Message:
         return found
 
 
-class Messages:
+class StageMessages:
     """The messages of one rank, each worked out when it is first needed."""
 
     def __init__(
         self, layout: Layout, local: int, runners: Mapping[tuple[int, int], StageRunner], shapes: Shapes
     ) -> None:
         self.layout, self.local, self.runners, self.shapes = layout, local, runners, shapes
-        self._known: dict[tuple[int, int, int, str, int], Message] = {}
+        self._known: dict[tuple[int, int, int, str, int], StageMessage] = {}
 
-    def between(self, pipe: int, stage: int, samples: int, what: str, peer: int) -> Message:
+    def between(self, pipe: int, stage: int, samples: int, what: str, peer: int) -> StageMessage:
         """The message with `peer` at the boundary below `stage`, whoever of the two sends it."""
         key = pipe, stage, samples, what, peer
         if key not in self._known:
             self._known[key] = self._make(*key)
         return self._known[key]
 
-    def _make(self, pipe: int, stage: int, samples: int, what: str, peer: int) -> Message:
+    def _make(self, pipe: int, stage: int, samples: int, what: str, peer: int) -> StageMessage:
         # Above the boundary a tensor is held as it was made, below it as it is wanted.
         made, held = self.shapes.entering(stage + 1, samples), self.shapes.received(stage + 1, samples)
         above = self.local in self.layout.team(pipe, stage)
@@ -139,4 +139,4 @@ class Messages:
             if not is_empty(box):
                 boxes.append((index, box))
         crossings, runner = (made, self.runners[pipe, stage]) if above else (held, self.runners[pipe, stage + 1])
-        return Message.of(boxes, crossings, [runner.origin(crossing) for crossing in crossings], carried)
+        return StageMessage.of(boxes, crossings, [runner.origin(crossing) for crossing in crossings], carried)
