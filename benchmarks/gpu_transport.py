@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 import traceback
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +20,9 @@ from torch import Tensor, nn
 
 from halocline.plan import Plan
 from halocline.runtime import Engine, World, join, run_local
-from halocline.runtime.boundary.crossing import sample_cuts
+from halocline.runtime.batch import sample_cuts
 from halocline.runtime.layers import one_device
-from halocline.runtime.transports import make
+from halocline.runtime.transports.transport import make
 
 SPATIAL = "microbatches = 2\nstages = [{layers = [0, 6], tiles = [2, 2]}]"
 PIPELINE = """microbatches = 4
@@ -80,12 +81,10 @@ def differences(world: World, text: str, dtype: torch.dtype, steps: int = 2) -> 
         result = engine.step(x, y)
         update.zero_grad()
         total = 0.0
-        for begin, end in sample_cuts(len(x), plan.replicas):
-            for a, b in sample_cuts(end - begin, plan.microbatches):
-                part = slice(begin + a, begin + b)
-                loss = F.cross_entropy(net(x[part].to(world.device)), y[part].to(world.device))
-                (loss * ((b - a) / len(x))).backward()
-                total += loss.item() * (b - a) / len(x)
+        for a, b in chain(*sample_cuts(plan, len(x))):
+            loss = F.cross_entropy(net(x[a:b].to(world.device)), y[a:b].to(world.device))
+            (loss * ((b - a) / len(x))).backward()
+            total += loss.item() * (b - a) / len(x)
         worst["loss"] = max(worst["loss"], abs(result.loss - total) / abs(total))
         theirs = dict(net.named_parameters())
         largest = max(p.grad.abs().max().item() for p in theirs.values() if p.grad is not None)

@@ -40,7 +40,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from halocline import tiling
-from halocline.runtime.proof.written_norms import written_norms
+from halocline.runtime.proof.norms import WrittenNorms
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "tiling.md"
 START, END = "<!-- peers: made by benchmarks/tiling_models.py --write -->", "<!-- end of peers -->"
@@ -176,7 +176,7 @@ def tiled(inputs: list[Tensor], case: Case, exchanger: tiling.Exchanger) -> list
 
 
 def norms(case: Case) -> AbstractContextManager[Any]:
-    return written_norms() if case.batch == 1 else nullcontext()
+    return WrittenNorms() if case.batch == 1 else nullcontext()
 
 
 def step(model: Any, inputs: list[Tensor], case: Case, exchanger: tiling.Exchanger | None) -> list[Tensor | None]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from halocline.plan import Plan
 from halocline.runtime import Engine, World
-from halocline.runtime.guards.shortage import OutOfMemory, advice, is_shortage
+from halocline.runtime.guards.errors import OutOfMemory, advice, is_shortage
 from halocline.schedule.instruction import Instruction
 from harness.checks import bad_input as check
 from harness.ranks import close, on_processes

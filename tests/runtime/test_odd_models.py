@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from halocline.plan import Plan, Stage
 from halocline.runtime import Engine
-from halocline.runtime.building import refuse_all_processes
+from halocline.runtime.guards.arguments import refuse_sync_batch_norm
 from halocline.runtime.proof import verify
 from harness.one_process import AGAIN, CUT, MIRRORED, batch, engine, linear, sgd
 
@@ -132,8 +132,8 @@ def test_a_layer_that_asks_for_values() -> None:
 
 def test_a_layer_that_talks_to_all_processes() -> None:
     with pytest.raises(ValueError, match="layer 1 holds a SyncBatchNorm, which sums over all processes"):
-        refuse_all_processes("1", nn.Sequential(nn.Conv2d(3, 3, 1), nn.SyncBatchNorm(3)))
-    refuse_all_processes("1", nn.Sequential(nn.Conv2d(3, 3, 1), nn.SyncBatchNorm(3).eval()))
+        refuse_sync_batch_norm("1", nn.Sequential(nn.Conv2d(3, 3, 1), nn.SyncBatchNorm(3)))
+    refuse_sync_batch_norm("1", nn.Sequential(nn.Conv2d(3, 3, 1), nn.SyncBatchNorm(3).eval()))
 
 
 def test_an_error_in_a_layer_names_it() -> None:

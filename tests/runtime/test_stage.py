@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from halocline.plan import Stage
 from halocline.runtime.boundary.crossing import Crossing, wanted
-from halocline.runtime.stage import Held, Options, StageRunner
+from halocline.runtime.stage import Held, StageOptions, StageRunner
 from halocline.tiling.exchanger import ThreadExchanger
 from harness.ranks import assert_close, image, on_threads
 
@@ -69,7 +69,7 @@ def test_shapes_without_data(stage: Stage) -> None:
             mine = Families().double()
         mine.load_state_dict(state)
         mine.norms.eval()
-        runner = StageRunner(0, stage, exchanger.rank, [("0", mine)], exchanger, range(exchanger.size), Options())
+        runner = StageRunner(0, stage, exchanger.rank, [("0", mine)], exchanger, range(exchanger.size), StageOptions())
         received = wanted(entering, stage)
         for _ in range(2):
             together.wait()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.runtime.proof.written_norms import written_norms
+from halocline.runtime.proof.norms import WrittenNorms
 from halocline.tiling.strides import CHANNELS_LAST
 from harness.networks import NETWORKS, UNet
 from harness.ranks import assert_exact
@@ -64,5 +64,5 @@ def test_equals_one_device_in_channels_last(name: str, batch: int) -> None:
     torch.manual_seed(0)
     net = build().to(memory_format=CHANNELS_LAST[dims + 2])
     cuts = [[0, 17, 20], [0, 7, 24]] if dims == 2 else [[0, 8], [0, 3, 8], [0, 5, 8]]
-    with written_norms():  # torch misreads some of its own gradients
+    with WrittenNorms():  # torch misreads some of its own gradients
         assert_exact(nn.Sequential(ChannelsLast(), net), (batch, 3, *[c[-1] for c in cuts]), cuts=cuts, tolerance=1e-10)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.runtime.proof.written_norms import written_norms
+from halocline.runtime.proof.norms import WrittenNorms
 from halocline.tiling import TileSpec, TileTensor, UntiledOperation
 from halocline.tiling.plain import cut
 from halocline.tiling.strides import CHANNELS_LAST
@@ -107,7 +107,7 @@ class Network(nn.Module):
             operator = made[name]() if len(self.names) % 2 == 0 or not last else draws(r, x)
             operator = operator.double() if isinstance(operator, nn.Module) else operator
             try:
-                with torch.no_grad(), written_norms():
+                with torch.no_grad(), WrittenNorms():
                     y = copy.deepcopy(operator)(x)
             except (RuntimeError, ValueError):  # too few pixels for it
                 continue
@@ -142,7 +142,7 @@ def case(seed: int) -> tuple[Network, Tensor, list[list[int]]]:
 
 
 def step(net: Network, x: Tensor, leaf: Tensor) -> list[Tensor | None]:
-    with written_norms():
+    with WrittenNorms():
         outputs = whole(net(x))
         loss = weighted_loss(outputs)
         if loss.requires_grad:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.runtime.proof.written_norms import written_norms
+from halocline.runtime.proof.norms import WrittenNorms
 from halocline.tiling.exchanger import Alone, NoCommunication
 from halocline.tiling.plain import for_tiles
 from harness.ranks import assert_close, assert_exact, image, on_threads
@@ -151,7 +151,7 @@ def channels_last(x: Tensor) -> Tensor:
 )
 def test_models_whose_strides_torch_misread(steps: Any, cuts: list[list[int]], batch: int) -> None:
     model = Mixed(*steps)
-    with written_norms():  # one device is wrong in some of these
+    with WrittenNorms():  # one device is wrong in some of these
         assert_exact(model, (batch, 4, 4, 8), cuts=cuts)
 
 

@@ -1,78 +1,161 @@
-"""A batch as one rank sees it: how its samples fall on replicas and microbatches, and which parts of it the rank takes.
-
-Knows samples and boxes; nothing of schedules, layers or messages.
+"""A batch as one rank sees it: tensors or the boxes of them that are here, the microbatches its samples fall into, and
+the boxes of it that the rank must read. Knows samples and boxes; nothing of files, schedules or messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from halocline.plan.plan import Plan
-from halocline.runtime.boundary.crossing import order_of, sample_cuts
-from halocline.runtime.boundary.patchwork import Patchwork
+from halocline.runtime.boundary.crossing import Crossing, order_of, target_crossing
+from halocline.tiling.boxes import Box, contains, is_empty, slices
+
+if TYPE_CHECKING:
+    from halocline.runtime.boundary.shapes import Shapes
 
 Field = tuple[tuple[int, ...], torch.dtype]
 """One sample of a tensor: its shape without the batch dim, and its dtype."""
 
 
-class Batch:
-    """The samples of one step. `inputs` and `targets` are tensors or patchworks, several of them, or None."""
+def to_device(tensor: Tensor, device: torch.device | str, copy: bool = False) -> Tensor:
+    """A tensor on a device. Nobody waits for a copy from pinned memory; one to the host is read at once."""
+    return tensor.to(device, non_blocking=torch.device(device).type == "cuda", copy=copy)
 
-    def __init__(self, plan: Plan, replica: int, inputs: Any, targets: Any, samples: int | None = None) -> None:
-        self.plan, self.replica = plan, replica
-        self.inputs, self._targets = _tensors("inputs", inputs), targets
-        counts = {int(tensor.shape[0]) for tensor in (*self.inputs, *_tensors("targets", targets))}
+
+class Patchwork:
+    """A batch tensor of which only some boxes are here: what a rank that reads only its own pixels hands to the engine.
+
+    Stands for a tensor of `shape` made of `pieces`, each with the box that it covers, batch dim included.
+    `patchwork[a:b]` is the same for some samples, `patchwork[a:b, c:d, ...]`, with a slice per dim, the pixels
+    themselves, which must lie in one of the pieces.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        pieces: Sequence[tuple[Box, Tensor]],
+        first: int = 0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.shape, self.dtype = torch.Size(shape), dtype
+        self.pieces = pieces
+        self._first, self._device = first, device
+        """`pieces` count samples from the start of the batch, `shape` from `first` on."""
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def to(self, device: torch.device | str) -> Patchwork:
+        return Patchwork(self.shape, self.dtype, self.pieces, self._first, device)
+
+    def whole(self) -> Tensor:
+        """All of it as a tensor."""
+        return self._pixels(tuple((0, n) for n in self.shape))
+
+    def __getitem__(self, index: slice | tuple[slice, ...]) -> Any:
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(self.shape[0])
+            shape = (max(0, stop - start), *self.shape[1:])
+            return Patchwork(shape, self.dtype, self.pieces, self._first + start, self._device)
+        return self._pixels(tuple(part.indices(size)[:2] for part, size in zip(index, self.shape)))
+
+    def _pixels(self, wanted: Box) -> Tensor:
+        if is_empty(wanted):  # a lane without samples reads nothing
+            return torch.empty([end - begin for begin, end in wanted], dtype=self.dtype, device=self._device)
+        box = _shifted(wanted, self._first)
+        for origin, tensor in self.pieces:
+            if contains(origin, box):
+                pixels = tensor[slices(box, origin)]
+                return pixels if self._device is None else to_device(pixels, self._device)
+        have = ", ".join(str(origin) for origin, _ in self.pieces) or "nothing"
+        raise ValueError(f"this rank needs box {box} of the batch and was given {have}: read what engine.reads() names")
+
+
+class Microbatches:
+    """The samples of one step or evaluation, cut into this replica's microbatches. `inputs` and `targets` are tensors
+    or patchworks, several of them, or None. In `forwards` alone a microbatch may be empty."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        replica: int,
+        inputs: Any,
+        targets: Any,
+        samples: int | None = None,
+        number: int = 0,
+        device: torch.device | str = "cpu",
+        forwards: bool = False,
+    ) -> None:
+        self.number = number
+        """The step's."""
+        self.first = replica * plan.microbatches
+        """This replica's first microbatch, counted over all replicas."""
+        self._inputs, self._targets, self._device = _tensors("inputs", inputs), targets, device
+        counts = {int(tensor.shape[0]) for tensor in (*self._inputs, *_tensors("targets", targets))}
         if len(counts) > 1:
             raise ValueError(
                 f"inputs and targets have {min(counts)} and {max(counts)} samples: give each of them as many"
             )
         if samples is not None and counts - {samples}:
             raise ValueError(f"samples = {samples} but the batch has {counts.pop()}: leave out samples")
-        self.samples = samples if samples is not None else self._count(counts)
-        """Of the whole step, all replicas."""
+        if samples is None:
+            samples = counts.pop() if counts else _planned(plan)
+        self.total = samples
+        """Samples of the whole step, all replicas."""
+        self.cuts = sample_cuts(plan, samples, empty=forwards)[replica]
+        """First and last + 1 sample of each microbatch, counted in the whole batch."""
+        self.samples = [end - begin for begin, end in self.cuts]
+        """Of each microbatch."""
+        self.sizes = sorted({n for n in self.samples if n}, reverse=True)
+        self.fields: list[Field] = [(tuple(t.shape[1:]), t.dtype) for t in self._inputs]
+        """What one sample of each input is."""
+        self.orders = [order_of(t) if isinstance(t, Tensor) else () for t in self._inputs]
+        """How the inputs lie in memory, as a Crossing has it; patchworks lie in the usual way."""
+        self.losses: dict[int, Tensor] = {}
+        """Microbatch -> its loss, once it is known."""
+        self.complete: Callable[[], None] = lambda: None
+        """Called once this rank has made all its losses: on ranks that make none, at the start."""
 
-    def _count(self, counts: set[int]) -> int:
-        for count in counts:
-            return count
-        if self.plan.batch is not None:
-            return self.plan.batch * self.plan.replicas
-        raise ValueError("neither inputs nor targets were given on this rank: pass samples=, the size of the batch")
+    def inputs(self, microbatch: int) -> list[Any]:
+        begin, end = self.cuts[microbatch]
+        return [tensor[begin:end] for tensor in self._inputs]
 
-    def cuts(self) -> list[tuple[int, int]]:
-        """The samples of each microbatch of this replica, none of them empty."""
-        shares = sample_cuts(self.samples, self.plan.replicas) if self.samples >= self.plan.replicas else []
-        if not shares or shares[self.replica][1] - shares[self.replica][0] < self.plan.microbatches:
-            need = self.plan.replicas * self.plan.microbatches
-            raise ValueError(
-                f"a batch of {self.samples} samples cannot fill {need} microbatches ({self.plan.replicas} replicas x "
-                f"{self.plan.microbatches}): use a batch of at least {need}, or fewer microbatches"
-            )
-        begin, end = shares[self.replica]
-        return [(begin + a, begin + b) for a, b in sample_cuts(end - begin, self.plan.microbatches)]
-
-    def loose_cuts(self) -> list[tuple[int, int]]:
-        """The same for a forward alone, where a microbatch may be empty."""
-        begin, end = _spread(0, self.samples, self.plan.replicas)[self.replica]
-        return _spread(begin, end, self.plan.microbatches)
-
-    def inputs_of(self, cut: tuple[int, int]) -> list[Any]:
-        return [tensor[cut[0] : cut[1]] for tensor in self.inputs]
-
-    def targets_of(self, cut: tuple[int, int], device: torch.device) -> Any:
+    def targets(self, microbatch: int) -> Any:
+        begin, end = self.cuts[microbatch]
         if self._targets is None:
             return None
         if isinstance(self._targets, (Tensor, Patchwork)):
-            return self._targets[cut[0] : cut[1]].to(device)
-        return tuple(target[cut[0] : cut[1]].to(device) for target in self._targets)
+            return self._targets[begin:end].to(self._device)
+        return tuple(target[begin:end].to(self._device) for target in self._targets)
+
+
+def sample_cuts(plan: Plan, samples: int, empty: bool = False) -> list[list[tuple[int, int]]]:
+    """The samples of each microbatch, by replica: sizes differ by at most one. Refuses `empty` ones unless told."""
+    if samples // plan.replicas < plan.microbatches and not empty:
+        need = plan.replicas * plan.microbatches
+        raise ValueError(
+            f"a batch of {samples} samples cannot fill {need} microbatches ({plan.replicas} replicas x "
+            f"{plan.microbatches}): use a batch of at least {need}, or fewer microbatches"
+        )
+    return [_spread(begin, end, plan.microbatches) for begin, end in _spread(0, samples, plan.replicas)]
 
 
 def _spread(begin: int, end: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(begin + (end - begin) * i // parts for i in range(parts + 1)))
+
+
+def _planned(plan: Plan) -> int:
+    if plan.batch is None:
+        raise ValueError("neither inputs nor targets were given on this rank: pass samples=, the size of the batch")
+    return plan.batch * plan.replicas
 
 
 def _tensors(what: str, value: Any) -> list[Any]:
@@ -94,11 +177,41 @@ def _describe(value: Any) -> str:
     return "a tensor without dims" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
-def fields(tensors: Sequence[Any]) -> list[Field]:
-    """What one sample of each tensor is."""
-    return [(tuple(t.shape[1:]), t.dtype) for t in tensors]
+@dataclass(frozen=True)
+class ReadBoxes:
+    """The boxes of a batch that one rank needs, batch dim included: a list for each tensor, empty if it needs none."""
+
+    inputs: tuple[tuple[Box, ...], ...]
+    targets: tuple[tuple[Box, ...], ...]
 
 
-def orders(tensors: Sequence[Any]) -> list[tuple[int, ...]]:
-    """How they lie in memory, as a Crossing has it; patchworks lie in the usual way."""
-    return [order_of(t) if isinstance(t, Tensor) else () for t in tensors]
+def reads(work: Microbatches, shapes: Shapes, inputs: Sequence[Field], targets: Sequence[Field]) -> ReadBoxes:
+    """What a rank must read of a batch whose tensors are as `inputs` and `targets` say: its tiles of the images if it
+    holds the first stage, and what it needs of the targets if it holds the last."""
+    plan, runners = shapes.layout.plan, shapes.runners
+    last = len(plan.stages) - 1
+    shapes.learn(inputs if any(stage == 0 for _, stage in runners) else [], work.sizes)
+    wanted_inputs: list[list[Box]] = [[] for _ in inputs]
+    wanted_targets: list[list[Box]] = [[] for _ in targets]
+    for microbatch, (samples, (begin, _)) in enumerate(zip(work.samples, work.cuts)):
+        pipe = plan.pipe_of(microbatch)
+        if samples and (pipe, 0) in runners:
+            for boxes, crossing in zip(wanted_inputs, shapes.received(0, samples)):
+                boxes.append(_shifted(runners[pipe, 0].origin(crossing), begin))
+        if samples and (pipe, last) in runners:
+            runner = runners[pipe, last]
+            for boxes, (shape, dtype) in zip(wanted_targets, targets):
+                crossing = Crossing((samples, *shape), "", False)
+                if runner.exchanger is not None:
+                    crossing = target_crossing(shapes.prediction(samples), crossing.size, dtype)
+                boxes.append(_shifted(runner.origin(crossing), begin))
+    return ReadBoxes(_each_once(wanted_inputs), _each_once(wanted_targets))
+
+
+def _shifted(box: Box, first: int) -> Box:
+    """A microbatch's box in the whole batch."""
+    return ((box[0][0] + first, box[0][1] + first), *box[1:])
+
+
+def _each_once(boxes: Sequence[Sequence[Box]]) -> tuple[tuple[Box, ...], ...]:
+    return tuple(tuple(dict.fromkeys(b for b in found if not is_empty(b))) for found in boxes)

@@ -1,5 +1,5 @@
 """Building what a rank holds: the layers of its stages one after the other, each from its own seed, and divided among
-tensor ranks as soon as it is made, so that no rank ever has more than one whole layer.
+tensor ranks as soon as it is made, so that no rank ever has more than one whole layer; compiled if asked.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import torch
 from torch import nn
 
 from halocline.plan.layout import Layout
-from halocline.runtime.guards.explained import refuse_lazy
+from halocline.plan.plan import Plan
+from halocline.runtime.guards.arguments import refuse_lazy, refuse_sync_batch_norm
 from halocline.runtime.guards.shared import apart
-from halocline.runtime.layers import Layer, build
+from halocline.runtime.layers import Layer, Stages, build
 from halocline.runtime.parallel.sharding import TENSOR, Sharding
 from halocline.runtime.parallel.tied import Beginnings, Tie, tied_in
 from halocline.runtime.processes.world import World
-
-Stages = dict[int, list[tuple[str, nn.Module]]]
-"""Stage -> its named layers."""
 
 
 def build_stages(
@@ -36,7 +34,7 @@ def build_stages(
     """The layers of the stages that this rank holds. With `sequence`, tensor ranks share tokens where layers can."""
     layers = dict(named)
     beginnings = Beginnings(ties, lambda name: build(name, layers[name], seed))
-    stages: Stages = {}
+    stages: dict[int, list[tuple[str, nn.Module]]] = {}
     mine = sorted({role.stage for role in layout.roles(world.rank)})
     for stage, given in zip(mine, apart([[*named[slice(*layout.plan.stages[stage].layers)]] for stage in mine])):
         planned = layout.plan.stages[stage]
@@ -47,7 +45,7 @@ def build_stages(
             module = build(name, layer, seed)
             refuse_lazy(name, module)
             if alone and world.size > 1 and len(layout.plan.stages) > 1:
-                refuse_all_processes(name, module)
+                refuse_sync_batch_norm(name, module)
             beginnings.apply(name, module)
             if channels_last:
                 module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -62,17 +60,6 @@ def build_stages(
         if divide is not None:
             divide.tell()
     return stages
-
-
-def refuse_all_processes(name: str, layer: nn.Module) -> None:
-    """On tiles and lanes a SyncBatchNorm is BatchNorm; elsewhere it would wait for processes of other stages, unless it
-    was given its own or has nothing to ask them."""
-    found = [module for module in layer.modules() if isinstance(module, nn.SyncBatchNorm)]
-    if any(module.training and module.process_group is None for module in found):
-        raise ValueError(
-            f"layer {name} holds a SyncBatchNorm, which sums over all processes, whatever stage they have: use "
-            f"BatchNorm, whose statistics are those of the whole microbatch"
-        )
 
 
 class _Division:
@@ -114,6 +101,25 @@ class _Division:
                 sum(self.sizes.values()),
                 len(self.group),
             )
+
+
+def compile_layers(plan: Plan, modules: Stages, backend: str | bool = True) -> None:
+    """Have torch.compile compile layers when they are first called; `backend` is one of its own, or True for its usual.
+
+    A layer at a time, so that all blocks of a transformer, which have one code, are compiled once. Stages with tiles or
+    lanes stay as they are: their operators are found by rules that a compiler does not see.
+    """
+    for stage, layers in modules.items():
+        if plan.stages[stage].tile_count * plan.stages[stage].lanes > 1:
+            continue
+        for _, layer in layers:
+            if next(layer.parameters(), None) is None:
+                continue  # nothing worth it
+            if isinstance(backend, str):
+                layer.compile(backend=backend)
+            else:
+                # Random numbers as eager layers draw them, so that dropout is the same on one device.
+                layer.compile(options={"fallback_random": True})
 
 
 def check_divisible(layout: Layout, named: Sequence[tuple[str, Layer]]) -> None:

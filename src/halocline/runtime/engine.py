@@ -18,19 +18,16 @@ from torch import Tensor, nn
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.plan.stage import OPTIMIZER
-from halocline.runtime.batch import Batch, Field, fields, orders
-from halocline.runtime.boundary.relay import Relay
-from halocline.runtime.building import build_stages, check_tensor
-from halocline.runtime.compiling import compile_layers
+from halocline.runtime.batch import Field, Microbatches, ReadBoxes, reads
+from halocline.runtime.boundary.shapes import Shapes
+from halocline.runtime.building import build_stages, check_tensor, compile_layers
 from halocline.runtime.evaluation import Evaluation, Measure, evaluate
 from halocline.runtime.executor import Executor, Simulated
-from halocline.runtime.guards.common import common
-from halocline.runtime.guards.equal_weights import fingerprints, require_equal
+from halocline.runtime.guards.arguments import fingerprints, require_equal, require_mean
 from halocline.runtime.guards.finite import POLICIES, NotFinite, origin
-from halocline.runtime.guards.mean_loss import require_mean
-from halocline.runtime.guards.shared import buffer_names, built_where_shared, shared_stages
+from halocline.runtime.guards.shared import buffer_names, built_where_shared, common, shared_stages
 from halocline.runtime.guards.unchanged import FirstLooks
-from halocline.runtime.layers import Layer, named_layers
+from halocline.runtime.layers import Layer, named_layers, parameters_of
 from halocline.runtime.marks import marks_of
 from halocline.runtime.parallel.shard import divided_buffers, settle
 from halocline.runtime.parallel.sharding import Sharding
@@ -39,11 +36,9 @@ from halocline.runtime.parallel.tied import Ties, ties
 from halocline.runtime.processes.environment import command
 from halocline.runtime.processes.launch import join, stop
 from halocline.runtime.processes.world import World
-from halocline.runtime.reading import Reads, reads
-from halocline.runtime.stage import Loss, Options, StageRunner
-from halocline.runtime.step_work import StepWork
+from halocline.runtime.stage import Loss, StageOptions, StageRunner
 from halocline.runtime.timeline import Recorder
-from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers, parameters_of
+from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers
 from halocline.schedule.events import Events, Observer
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import forwards_ahead
@@ -118,7 +113,7 @@ class Engine:
         self._early = self.world.device.type == "cpu"
         self._kept: list[Tensor] = []
         self.schedule = generate(plan)
-        self.options = Options(seed, autocast, channels_last, offload, self.world.device)
+        self.options = StageOptions(seed, autocast, channels_last, offload, self.world.device)
         self.clip = clip
         self.steps = 0
         self.replica, self.local = divmod(self.world.rank, self.layout.ranks_per_replica)
@@ -145,7 +140,7 @@ class Engine:
         if alone:  # until a step has shown that backwards update none
             norms = {stage: [norm for norm in found if plain(norm)] for stage, found in norms.items()}
         self.statistics = {stage: RunningStatistics(found, total, alone) for stage, found in norms.items() if found}
-        self.relay = Relay(self.world, self.layout, self.runners)
+        self.shapes = Shapes(self.world, self.layout, self.runners)
         row = self.schedule.ranks[self.local]
         self.world.logbook.introduce(", ".join(map(str, self.layout.roles(self.world.rank))), row)
         self.sharding.watch(row)
@@ -159,7 +154,7 @@ class Engine:
             self.runners,
             self.groups,
             self.statistics,
-            self.relay.entering,
+            self.shapes,
             self._first_looks(shared),
             events=Events([self.world.logbook, *filter(None, [self._recorder]), *observers]),
             sharding=self.sharding,
@@ -239,7 +234,7 @@ class Engine:
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """The parameters this rank holds, copies of tied ones included."""
-        return (p for stage in self.modules for p in parameters_of(self.modules, stage))
+        return (p for stage in self.modules for p in parameters_of(self.modules[stage]))
 
     def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
         """With the names they have in the one-device model, tied ones once."""
@@ -282,13 +277,12 @@ class Engine:
         ranks without the first stage may pass None for the inputs, ranks without the last stage None for the targets.
         `samples` is needed where both are None.
         """
-        batch = Batch(self.plan, self.replica, inputs, targets, samples)
-        work = StepWork.of(batch, batch.cuts(), self.steps, self.world.device)
+        work = self._cut(inputs, targets, samples)
         if self._early:
             work.complete = lambda: self._start_losses(work)
         try:
             with kept_randomness(self.world.device):
-                self.relay.learn(fields(batch.inputs), sorted(set(work.samples), reverse=True), orders(batch.inputs))
+                self.shapes.learn(work.fields, work.sizes, work.orders)
                 self._remember()
                 self.run(work, lambda: self._finish(work))
         except Exception as error:
@@ -301,11 +295,10 @@ class Engine:
         losses = tuple(float(work.losses[m]) for m in sorted(work.losses))
         return StepResult(self._loss, work.total, losses, self._skipped)
 
-    def reads(self, samples: int, inputs: Sequence[Field], targets: Sequence[Field]) -> Reads:
+    def reads(self, samples: int, inputs: Sequence[Field], targets: Sequence[Field]) -> ReadBoxes:
         """What this rank needs of a batch of `samples` (all replicas) whose tensors are as `inputs` and `targets` say:
         the boxes to read, so that nobody reads pixels of another. Every rank calls this alike."""
-        cuts = Batch(self.plan, self.replica, None, None, samples).loose_cuts()
-        return reads(self.plan, self.runners, self.relay, cuts, inputs, targets)
+        return reads(self._cut(None, None, samples, forwards=True), self.shapes, inputs, targets)
 
     def evaluate(
         self,
@@ -316,14 +309,18 @@ class Engine:
     ) -> Evaluation:
         """The loss of a batch of any size in evaluation mode, and what `measures` (name -> a function of the last
         stage's output and target that returns a sum over samples) add up to. The same on every rank."""
-        batch = Batch(self.plan, self.replica, inputs, targets, samples)
+        work = self._cut(inputs, targets, samples, forwards=True)
         try:
-            return evaluate(self, batch, measures or {})
+            return evaluate(self, work, measures or {})
         except Exception as error:
             stop(self.world, error)
             raise
 
-    def run(self, work: StepWork, finish: Callable[[], None]) -> None:
+    def _cut(self, inputs: Any, targets: Any, samples: int | None, forwards: bool = False) -> Microbatches:
+        device = self.world.device
+        return Microbatches(self.plan, self.replica, inputs, targets, samples, self.steps, device, forwards)
+
+    def run(self, work: Microbatches, finish: Callable[[], None]) -> None:
         """The instructions of one step, from no gradients to `finish`."""
         for parameter in self.parameters():
             parameter.grad = None
@@ -345,7 +342,7 @@ class Engine:
             for team in teams:
                 team.put_off = None
 
-    def _finish(self, work: StepWork) -> None:
+    def _finish(self, work: Microbatches) -> None:
         if not self._early:
             self._start_losses(work)
         parts, handle = self._parts
@@ -368,7 +365,7 @@ class Engine:
         for optimizer in self.optimizers.values():
             optimizer.step()
 
-    def _start_losses(self, work: StepWork) -> None:
+    def _start_losses(self, work: Microbatches) -> None:
         """Start telling every rank what each microbatch of the step (all replicas) adds to the loss."""
         parts = torch.zeros(self.plan.microbatches * self.plan.replicas, dtype=torch.float64, device=self.world.device)
         last = len(self.plan.stages) - 1
@@ -389,7 +386,7 @@ class Engine:
             for kept, buffer in zip(self._kept, buffers):
                 kept.copy_(buffer)
 
-    def _not_finite(self, work: StepWork, parts: Tensor) -> None:
+    def _not_finite(self, work: Microbatches, parts: Tensor) -> None:
         """Leave the step out, or stop every rank and say where it began."""
         if self.nan == "skip":
             for kept, (_, buffer) in zip(self._kept, self.named_buffers()):

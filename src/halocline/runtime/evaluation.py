@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION
-from halocline.runtime.batch import Batch, fields, orders
+from halocline.runtime.batch import Microbatches
 from halocline.runtime.executor import Executor
-from halocline.runtime.step_work import StepWork
 from halocline.schedule.events import Events
 from halocline.schedule.instruction import FORWARD, FREE, RECEIVE, SEND, Instruction
 from halocline.tiling.randomness import kept_randomness
@@ -48,7 +47,7 @@ class ForwardExecutor(Executor):
     measures: Mapping[str, Measure]
     found: Tensor
 
-    def evaluate(self, work: StepWork, measures: Mapping[str, Measure]) -> Tensor:
+    def evaluate(self, work: Microbatches, measures: Mapping[str, Measure]) -> Tensor:
         """The sums of the loss (times samples) and of each measure, of the microbatches that this rank speaks for."""
         self.measures = measures
         self.found = torch.zeros(1 + len(measures), dtype=torch.float64, device=self.world.device)
@@ -89,11 +88,10 @@ def _forward_only(instruction: Instruction) -> bool:
     return instruction.kind == FORWARD
 
 
-def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> Evaluation:
+def evaluate(engine: Engine, work: Microbatches, measures: Mapping[str, Measure]) -> Evaluation:
     """See `Engine.evaluate`."""
-    if not batch.samples:
+    if not work.total:
         raise ValueError("a batch of 0 samples has no loss: give at least 1")
-    work = StepWork.of(batch, batch.loose_cuts(), engine.steps, engine.world.device)
     executor = ForwardExecutor(
         engine.world,
         engine.layout,
@@ -101,15 +99,14 @@ def evaluate(engine: Engine, batch: Batch, measures: Mapping[str, Measure]) -> E
         engine.runners,
         engine.groups,
         {},
-        engine.relay.entering,
+        engine.shapes,
         events=Events([engine.world.logbook]),
     )
     with _in_evaluation(engine), engine.sharding.gathered(), kept_randomness(engine.world.device):
-        sizes = sorted({n for n in work.samples if n}, reverse=True)
-        engine.relay.learn(fields(batch.inputs), sizes, orders(batch.inputs))
+        engine.shapes.learn(work.fields, work.sizes, work.orders)
         sums = executor.evaluate(work, measures)
         totals = engine.world.sum(sums, label="sum of measures").tolist()
-    return Evaluation(totals[0] / batch.samples, batch.samples, dict(zip(measures, totals[1:])))
+    return Evaluation(totals[0] / work.total, work.total, dict(zip(measures, totals[1:])))
 
 
 @contextmanager

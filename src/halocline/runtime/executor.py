@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
-from halocline.runtime.boundary.crossing import Crossing
-from halocline.runtime.boundary.passage import Passages
-from halocline.runtime.boundary.patchwork import to_device
-from halocline.runtime.boundary.reached import Reached
-from halocline.runtime.guards.common import Common
-from halocline.runtime.guards.shortage import OutOfMemory, is_shortage
+from halocline.runtime.batch import Microbatches, to_device
+from halocline.runtime.boundary.message import StageMessages
+from halocline.runtime.boundary.shapes import Detached, Shapes
+from halocline.runtime.guards.errors import OutOfMemory, is_shortage
+from halocline.runtime.guards.shared import Common
 from halocline.runtime.guards.unchanged import FirstLooks
+from halocline.runtime.layers import parameters_of
 from halocline.runtime.parallel.reduction import Reduction, parts_of_team
 from halocline.runtime.parallel.shard import is_split
 from halocline.runtime.parallel.sharding import Sharding
@@ -39,7 +39,6 @@ from halocline.runtime.parallel.statistics import RunningStatistics, frozen, tra
 from halocline.runtime.processes.lost import is_lost
 from halocline.runtime.processes.world import World
 from halocline.runtime.stage import Held, StageRunner
-from halocline.runtime.step_work import StepWork
 from halocline.schedule.events import Events
 from halocline.schedule.instruction import (
     BACKWARD,
@@ -86,7 +85,7 @@ class Executor:
         runners: dict[tuple[int, int], StageRunner],
         groups: dict[int, tuple[int, ...]],
         statistics: dict[int, RunningStatistics],
-        entering: Callable[[int, int, int], tuple[Crossing, ...]],
+        shapes: Shapes,
         looks: FirstLooks | None = None,
         *,
         events: Events | None = None,
@@ -103,8 +102,8 @@ class Executor:
         self.events = events or Events()
         self.sharding, self.simulated = sharding, simulated
         self.replica, self.local = divmod(world.rank, layout.ranks_per_replica)
-        self.passages = Passages(layout, self.local, runners, entering)
-        self.reached = Reached(world, layout)
+        self.shapes, self.messages = shapes, StageMessages(layout, self.local, runners, shapes)
+        self.detached = Detached(world, layout)
         self.current: Instruction | None = None
         self._handlers: dict[str, Callable[[Instruction], None]] = {
             FORWARD: self._forward,
@@ -127,9 +126,9 @@ class Executor:
             if (pipe, stage - 1) in runners and not layout.links(pipe, stage - 1)
         }
         """(pipe, stage) that get their input from this very rank, without a message."""
-        self._begin(StepWork(0, [], 0, 0), lambda: None)
+        self._begin(Microbatches(layout.plan, self.replica, None, None, 0, forwards=True), lambda: None)
 
-    def run(self, work: StepWork, finish: Callable[[], None]) -> None:
+    def run(self, work: Microbatches, finish: Callable[[], None]) -> None:
         """One step; `finish` is called at the step instruction, when all gradients are summed."""
         self._begin(work, finish)
         if not self._losses:
@@ -185,10 +184,10 @@ class Executor:
             self.work.samples,
             self.held,
             [message for message, _ in self.sent.values()],
-            [p for runner in self.runners.values() for _, layer in runner.layers for p in layer.parameters()],
+            [p for runner in self.runners.values() for p in parameters_of(runner.layers)],
         )
 
-    def _begin(self, work: StepWork, finish: Callable[[], None]) -> None:
+    def _begin(self, work: Microbatches, finish: Callable[[], None]) -> None:
         self.work, self.finish = work, finish
         self.held: dict[tuple[int, int, int], Held] = {}
         self.arriving: dict[tuple[str, int, int, int], list[tuple[Instruction, Tensor | None, Any]]] = {}
@@ -204,23 +203,23 @@ class Executor:
 
     def _send(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, what, peer = instruction
-        passage = self.passages.between(pipe, stage, self.work.samples[microbatch], what, peer)
-        if not passage.parts:
+        carried = self.messages.between(pipe, stage, self.work.samples[microbatch], what, peer)
+        if not carried.parts:
             return
         if what == ACTIVATION:
             tensors = [t.detach() for t in self.held[pipe, stage, microbatch].outputs]
         else:
             held = self.held[pipe, stage + 1, microbatch]
             tensors = [torch.zeros_like(t) if g is None else g for t, g in zip(held.inputs, held.input_gradients)]
-        message = passage.pack(tensors)
+        message = carried.pack(tensors)
         self.sent[instruction[1:]] = message, self.world.send(message, self._global(peer), instruction[1:5])
 
     def _receive(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, what, peer = instruction
-        passage = self.passages.between(pipe, stage, self.work.samples[microbatch], what, peer)
+        carried = self.messages.between(pipe, stage, self.work.samples[microbatch], what, peer)
         message, handle = None, None
-        if passage.parts:
-            message, handle = self.world.receive(passage.size, self._global(peer), instruction[1:5])
+        if carried.parts:
+            message, handle = self.world.receive(carried.size, self._global(peer), instruction[1:5])
         self.arriving.setdefault((what, pipe, stage, microbatch), []).append((instruction, message, handle))
 
     def _arrived(self, what: str, pipe: int, stage: int, microbatch: int) -> list[tuple[int, Tensor]]:
@@ -250,12 +249,12 @@ class Executor:
         in `room` (gradients from several ranks add up)."""
         samples = self.work.samples[microbatch]
         messages = self._arrived(what, pipe, stage, microbatch)
-        passages = [self.passages.between(pipe, stage, samples, what, peer) for peer, _ in messages]
-        if len(messages) == 1 and passages[0].whole:
-            return passages[0].views(messages[0][1])
+        carried = [self.messages.between(pipe, stage, samples, what, peer) for peer, _ in messages]
+        if len(messages) == 1 and carried[0].whole:
+            return carried[0].views(messages[0][1])
         tensors = room()
-        for passage, (_, message) in zip(passages, messages):
-            passage.unpack(message, tensors, add=what == GRADIENT)
+        for each, (_, message) in zip(carried, messages):
+            each.unpack(message, tensors, add=what == GRADIENT)
         return tensors
 
     def _free(self, instruction: Instruction) -> None:
@@ -284,9 +283,8 @@ class Executor:
     def _inputs(self, pipe: int, stage: int, microbatch: int) -> Held:
         runner = self.runners[pipe, stage]
         samples = self.work.samples[microbatch]
-        received = self.passages.received(pipe, stage, samples)
+        received = self.shapes.received(stage, samples)
         if stage == 0:
-            assert self.work.inputs is not None
             self._wait()
             whole = self.work.inputs(microbatch)
             locals_ = [t[tuple(slice(a, b) for a, b in runner.origin(c))] for t, c in zip(whole, received)]
@@ -311,7 +309,7 @@ class Executor:
         if stage:
             inputs = [t.requires_grad_() if c.differentiable else t for t, c in zip(inputs, received)]
         held = Held(inputs, received)
-        if runner.loss is not None and self.work.targets is not None:
+        if runner.loss is not None:
             held.target = self.work.targets(microbatch)
         return held
 
@@ -368,7 +366,7 @@ class Executor:
     def _output_gradients(self, pipe: int, stage: int, microbatch: int) -> list[Any]:
         outputs = self.held[pipe, stage, microbatch].outputs
         found = self._assembled(GRADIENT, pipe, stage, microbatch, lambda: [torch.zeros_like(t) for t in outputs])
-        return self.reached.parts(pipe, stage + 1, found)
+        return self.detached.drop(pipe, stage + 1, found)
 
     def _backward(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
@@ -392,7 +390,7 @@ class Executor:
         if (pipe, stage) in self._same_ranks:
             self.held[pipe, stage - 1, microbatch].gradients = list(gradients)
         elif stage:
-            self.reached.tell(pipe, stage, gradients)
+            self.detached.tell(pipe, stage, gradients)
 
     def _backward_weight(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
@@ -405,8 +403,8 @@ class Executor:
     def _reduce(self, instruction: Instruction) -> None:
         stage = instruction.stage
         runners = [runner for (_, s), runner in self.runners.items() if s == stage]
-        every = dict.fromkeys(p for _, layer in runners[0].layers for p in layer.parameters())
-        parameters = [p for p in every if not is_split(p, "data")]  # those were summed when they were divided
+        # Those that are divided were summed when their gradients were divided.
+        parameters = [p for p in parameters_of(runners[0].layers) if not is_split(p, "data")]
         parts_of_team(parameters, list(dict.fromkeys(r.exchanger for r in runners if r.exchanger is not None)))
         reduction = self.reductions[instruction] = Reduction(
             parameters, self.world, self.groups[stage], str(instruction)

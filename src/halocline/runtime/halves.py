@@ -44,7 +44,8 @@ def input_half(
     # One that several branches lead to could be reached along the trunk as well: its gradient is found at once.
     shared = [parameter for parameter, count in uses.items() if count > 1]
     own = {node: [p for p in found if uses[p] == 1] for node, found in reached.items()}
-    edges = [(node, GradientEdge(node, i)) for node in own if own[node] for i in range(len(_outputs(node)))]
+    # A node's `_input_metadata` has an entry for each tensor that it made in the forward.
+    edges = [(node, GradientEdge(node, i)) for node in own if own[node] for i in range(len(node._input_metadata))]
     asked: list[Any] = [*leaves, *shared, *(edge for _, edge in edges)]
     noted = list(torch.autograd.grad(roots, asked, gradients, retain_graph=True, allow_unused=True))
     for_leaves = iter(noted[: len(leaves)])
@@ -67,12 +68,6 @@ def weight_half(branches: Iterable[Branch]) -> None:
         # of a tile is that of the whole.
         given: tuple[Any, ...] = tuple(edges), tuple(gradients), False, False, tuple(parameters)
         _engine_run_backward(*given, allow_unreachable=True, accumulate_grad=True)
-
-
-def _outputs(node: Node) -> Sequence[Any]:
-    """One entry for each tensor that the node made in the forward."""
-    found: Sequence[Any] = node._input_metadata
-    return found
 
 
 def _branches(roots: Sequence[Node], leaves: Sequence[Tensor], parameters: Iterable[Tensor]) -> dict[Node, set[Tensor]]:

@@ -6,7 +6,7 @@ Each layer's parameters come from a seed derived from its name, so every layout 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -16,27 +16,41 @@ from halocline.tiling.randomness import kept_randomness, seed_randomness
 
 Layer = nn.Module | Callable[[], nn.Module]
 """A layer, or a function that makes it."""
+Layers = Sequence[tuple[str, nn.Module]]
+"""Layers that are built, with their names."""
+Stages = Mapping[int, Layers]
+"""Stage -> its layers."""
 
 
 def named_layers(layers: nn.Sequential | Sequence[Layer]) -> list[tuple[str, Layer]]:
     """The layers with their names: a Sequential's own, else their numbers."""
     if isinstance(layers, nn.Sequential):
-        return _checked(list(zip(layers._modules, layers)))  # named_children leaves out a module that is there twice
-    if isinstance(layers, nn.Module):
+        named: list[tuple[str, Layer]] = list(zip(layers._modules, layers))  # a module that is there twice included
+    elif isinstance(layers, nn.Module):
         raise ValueError(
             f"the model is a {type(layers).__name__}, not a sequence of layers: pass an nn.Sequential or a list of "
             f"layers, each taking what the one before returns"
         )
-    return _checked([(str(number), layer) for number, layer in enumerate(layers)])
-
-
-def _checked(named: list[tuple[str, Layer]]) -> list[tuple[str, Layer]]:
+    else:
+        named = [(str(number), layer) for number, layer in enumerate(layers)]
     for name, layer in named:
         if not callable(layer):
             raise ValueError(
                 f"layer {name} is a {type(layer).__name__}: give an nn.Module, or a function that makes one"
             )
     return named
+
+
+def modules_in(layers: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
+    """Every module inside layers, with its full name."""
+    for name, layer in layers:
+        for path, module in layer.named_modules():
+            yield ".".join(filter(None, (name, path))), module
+
+
+def parameters_of(layers: Layers) -> list[nn.Parameter]:
+    """The parameters of layers, each once."""
+    return list(dict.fromkeys(parameter for _, layer in layers for parameter in layer.parameters()))
 
 
 def derived_seed(*parts: object) -> int:

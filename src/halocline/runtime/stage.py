@@ -11,26 +11,26 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.func import functional_call
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
-from halocline.runtime.boundary.crossing import BATCH, Crossing, crossing_of, positions, target_crossing
-from halocline.runtime.boundary.hand_over import (
+from halocline.runtime.batch import Patchwork
+from halocline.runtime.boundary.crossing import BATCH, Crossing, box_of, crossing_of, positions, target_crossing
+from halocline.runtime.boundary.outputs import (
     as_tensors,
     describe,
-    handed_on,
-    put_together,
+    input_of,
+    outputs_of,
     require_no_twin,
     require_same_again,
     twins_in,
 )
-from halocline.runtime.boundary.patchwork import Patchwork
-from halocline.runtime.guards.explained import named, tell
+from halocline.runtime.guards.errors import named, tell
 from halocline.runtime.halves import Branch, input_half, weight_half
-from halocline.runtime.layers import derived_seed
+from halocline.runtime.layers import Layers, derived_seed, parameters_of
 from halocline.runtime.offload import offloaded
 from halocline.runtime.parallel.shard import is_sharded
 from halocline.runtime.parallel.sharding import Shadow
@@ -46,7 +46,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass
-class Options:
+class StageOptions:
     """How stages compute; the same on every rank."""
 
     seed: int = 0
@@ -89,10 +89,10 @@ class StageRunner:
         number: int,
         stage: Stage,
         member: int,
-        layers: Sequence[tuple[str, nn.Module]],
+        layers: Layers,
         exchanger: Exchanger | None,
         order: Sequence[int],
-        options: Options,
+        options: StageOptions,
         fused: int = 0,
         loss: Loss | None = None,
         shadow: Shadow | None = None,
@@ -127,7 +127,7 @@ class StageRunner:
 
     def origin(self, crossing: Crossing) -> tuple[tuple[int, int], ...]:
         """The box of a tensor that this rank holds."""
-        return crossing.box(positions(self.stage, crossing)[self.member])
+        return box_of(crossing, self.stage, self.member)
 
     def _widest(self, crossing: Crossing) -> int:
         """The place in the team that shows best how a tensor lies in memory: a dim that is one wide shows little."""
@@ -186,9 +186,9 @@ class StageRunner:
         with kept, mode, torch.no_grad(), self._autocast(), eager, any_momentum(tracked(layers)):
             inputs = []
             for crossing in received:
-                fake = crossing.empty(crossing.box(positions(self.stage, crossing)[member]), device)
+                fake = crossing.empty(box_of(crossing, self.stage, member), device)
                 inputs.append(self._wrap(fake, crossing, exchanger))
-            value = put_together(inputs, received)
+            value = input_of(inputs, received)
             for name, layer in layers:
                 given = (*layer.named_parameters(), *layer.named_buffers())
                 try:
@@ -207,7 +207,7 @@ class StageRunner:
                 as_tensors(value, name)
             if made:
                 return tuple(map(crossing_of, as_tensors(self._arrived(value), self.layers[-1][0])))
-            tensors = handed_on(self._arrived(value), self.layers[-1][0])
+            tensors = outputs_of(self._arrived(value), self.layers[-1][0])
             twins = twins_in([t.local if isinstance(t, TileTensor) else t for t in tensors])
             listed = isinstance(value, list)
             return tuple(replace(self._leaving(t)[1], twin=twin, listed=listed) for t, twin in zip(tensors, twins))
@@ -251,7 +251,7 @@ class StageRunner:
             return value, self.target(held.target, value)
 
     def _let_go(self, held: Held, value: Any) -> None:
-        leaving = [self._leaving(t) for t in handed_on(value, self.layers[-1][0])]
+        leaving = [self._leaving(t) for t in outputs_of(value, self.layers[-1][0])]
         held.outputs, held.leaving = [t for t, _ in leaving], tuple(crossing for _, crossing in leaving)
 
     def value(self, held: Held, step: int, microbatch: int) -> Any:
@@ -261,7 +261,7 @@ class StageRunner:
         writes = self._writes.get(training)
         given = held.inputs if writes is False else [t.clone() for t in held.inputs]
         tiles = [self._wrap(t, c, self.exchanger) for t, c in zip(given, held.received)]
-        value = put_together(tiles, held.received)
+        value = input_of(tiles, held.received)
         watched: AbstractContextManager[Any] = nullcontext()
         if self._unseen and training:
             from halocline.runtime.parallel.split_randomness import refusing
@@ -347,7 +347,7 @@ class StageRunner:
     def backward_input(self, held: Held) -> None:
         """The half that the stage above waits for."""
         roots, gradients = self._roots(held)
-        parameters = {p: None for _, layer in self.layers for p in layer.parameters() if p.requires_grad}
+        parameters = [p for p in parameters_of(self.layers) if p.requires_grad]
         found, held.branches = self._told(input_half, roots, gradients, held.inputs, parameters)
         held.input_gradients = self._shares(found, held)
 

@@ -5,25 +5,22 @@ clipped by the norm of the whole model. Knows parameters and who speaks for them
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from halocline.plan.layout import Layout
-from halocline.runtime.building import Stages
-from halocline.runtime.parallel.divided_optimizer import divided
+from halocline.runtime.layers import Stages, parameters_of
 from halocline.runtime.parallel.shard import is_sharded, is_split, shard
 from halocline.runtime.parallel.sharding import DATA, TENSOR
 from halocline.runtime.parallel.tied import Ties
 from halocline.runtime.processes.world import World
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-
-
-def parameters_of(stages: Stages, stage: int) -> list[nn.Parameter]:
-    """A stage's parameters, each once."""
-    return list(dict.fromkeys(p for _, layer in stages[stage] for p in layer.parameters()))
 
 
 def make_optimizers(
@@ -38,13 +35,13 @@ def make_optimizers(
         )
     made: dict[int, torch.optim.Optimizer] = {}
     for stage in stages:
-        parameters = [p for p in parameters_of(stages, stage) if p.requires_grad and p not in ties.aliases]
+        parameters = [p for p in parameters_of(stages[stage]) if p.requires_grad and p not in ties.aliases]
         if not parameters:
             continue
         made[stage] = _one_kind_per_group(_without_closure(make(parameters)))
         ranks = shared_out(stage)
         if len(ranks) > 1:
-            made[stage] = divided(made[stage], world.group(ranks))
+            made[stage] = _divided(made[stage], world.group(ranks))
     return made
 
 
@@ -74,6 +71,27 @@ def _one_kind_per_group(optimizer: torch.optim.Optimizer) -> torch.optim.Optimiz
     return optimizer
 
 
+def _divided(whole: torch.optim.Optimizer, group: Any) -> torch.optim.Optimizer:
+    """PyTorch's ZeRO-1: the same optimizer as `whole`, which has not stepped yet, with the same groups of parameters;
+    each rank of the process group keeps the state of a part of them, updates that part and sends it to the others."""
+    with warnings.catch_warnings():  # torch warns of its own imports
+        warnings.simplefilter("ignore")
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    class Divided(ZeroRedundancyOptimizer):
+        """PyTorch's sends parameters as they are; the shard of one travels as the plain tensor it is."""
+
+        def _broadcast_params_from_rank(self, rank: int) -> list[Any]:
+            source = dist.get_global_rank(group, rank)
+            updated = [p for part in self._partition_parameters()[rank] for p in part["params"]]  # type: ignore[attr-defined]
+            return [dist.broadcast(shard(p), source, group, async_op=True) for p in updated]
+
+    kind = type(whole)
+    taken = inspect.signature(kind).parameters
+    defaults = {name: value for name, value in whole.defaults.items() if name in taken}
+    return Divided([dict(each) for each in whole.param_groups], kind, group, **defaults)
+
+
 def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, ties: Ties) -> float:
     """Scale all gradients so that the norm over the whole model is at most `limit`; returns the norm. Each parameter
     counts once: of the ranks that share it, of tensor ranks that hold copies, and of tied copies, one speaks."""
@@ -81,15 +99,12 @@ def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, t
     for stage in stages:
         tensor = layout.tensor_index(world.rank, stage)
         first = world.rank == layout.sharers(stage, tensor)[0]
-        for parameter in parameters_of(stages, stage):
-            if parameter.grad is None or parameter in ties.unspoken:
-                continue
-            if (first or is_split(parameter, DATA)) and (tensor == 0 or is_split(parameter, TENSOR)):
-                total += shard(parameter.grad).double().square().sum()
+        for p in parameters_of(stages[stage]):
+            speaks = (first or is_split(p, DATA)) and (tensor == 0 or is_split(p, TENSOR)) and p not in ties.unspoken
+            if p.grad is not None and speaks:
+                total += shard(p.grad).double().square().sum()
     norm = float(world.sum(total)) ** 0.5
     if norm > limit:
-        for stage in stages:
-            for parameter in parameters_of(stages, stage):
-                if parameter.grad is not None:
-                    shard(parameter.grad).mul_(limit / (norm + 1e-6))
+        for gradient in (p.grad for layers in stages.values() for p in parameters_of(layers) if p.grad is not None):
+            shard(gradient).mul_(limit / (norm + 1e-6))
     return norm

@@ -14,7 +14,7 @@ import torch
 from halocline.data.dataset import Dataset, Spec
 from halocline.data.loader import Loader, Piece, Step
 from halocline.data.sampler import Sampler
-from halocline.runtime.boundary.patchwork import Patchwork
+from halocline.runtime.batch import Patchwork
 from halocline.runtime.engine import Engine
 
 

@@ -22,8 +22,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from halocline.runtime.engine import Engine
-from halocline.runtime.processes.agreement import gathered, raise_alike
-from halocline.runtime.processes.world import World
+from halocline.runtime.processes.world import World, gathered, raise_alike
 from halocline.train.holdings import Holding, holdings, optimizer_of
 from halocline.train.manifest import NAME, RANDOM, Damaged, Manifest, TensorEntry
 from halocline.train.tensor_file import Heading, digest_of, order, sync_directory, write

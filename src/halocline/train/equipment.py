@@ -29,8 +29,7 @@ from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.window_log import WindowLog
 from halocline.plan.plan import Plan
 from halocline.runtime.marks import marks_of
-from halocline.runtime.processes.agreement import gathered
-from halocline.runtime.processes.world import World
+from halocline.runtime.processes.world import World, gathered
 from halocline.schedule.events import Marks, Observer, TimeMarks
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import Instruction

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from halocline.runtime.engine import Engine
-from halocline.runtime.processes.agreement import raise_alike
+from halocline.runtime.processes.world import raise_alike
 from halocline.train.checkpoint import Checkpoint
 from halocline.train.holdings import optimizer_of, state_of
 from halocline.train.manifest import OPTIMIZER, RANDOM, Manifest

@@ -23,8 +23,8 @@ import torch
 
 from halocline.data.loader import lost_worker
 from halocline.plan.plan import Plan
+from halocline.runtime.guards.errors import OutOfMemory
 from halocline.runtime.guards.finite import NotFinite
-from halocline.runtime.guards.shortage import OutOfMemory
 from halocline.runtime.processes.environment import detect
 from halocline.runtime.processes.launch import RankFailed, join, run_local
 from halocline.runtime.processes.lost import PeerLost

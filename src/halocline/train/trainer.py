@@ -25,10 +25,9 @@ from halocline.models.model import Model
 from halocline.plan.flags.fields import flat
 from halocline.plan.plan import Plan
 from halocline.runtime.engine import Engine, StepResult
-from halocline.runtime.processes.agreement import gathered, raise_alike
 from halocline.runtime.processes.launch import join
 from halocline.runtime.processes.launch import stop as tell
-from halocline.runtime.processes.world import World
+from halocline.runtime.processes.world import World, gathered, raise_alike
 from halocline.schedule.events import Observer
 from halocline.train import checkpoint as checkpoints
 from halocline.train.batches import Batches, Work

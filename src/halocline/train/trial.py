@@ -24,9 +24,8 @@ from halocline.runtime.engine import Engine
 from halocline.runtime.layers import one_device, own_randomness
 from halocline.runtime.processes.launch import RankFailed, join, run_local
 from halocline.runtime.processes.lost import PeerLost
-from halocline.runtime.proof.misread_norms import MisreadNorms
+from halocline.runtime.proof.norms import MisreadNorms, WrittenNorms
 from halocline.runtime.proof.verify import Differences, Reference, between, compare, reference
-from halocline.runtime.proof.written_norms import written_norms
 from halocline.runtime.stage import Loss
 
 LOSSES: dict[str, Loss] = {"cross-entropy": F.cross_entropy, "mse": F.mse_loss}
@@ -233,7 +232,7 @@ def misread(trial: Trial, tolerance: float, say: Callable[[str], None] = lambda 
     plain = _on_one_device(trial, plan, output, batches, watch)
     if not watched[0].names:
         return None
-    written = _on_one_device(trial, plan, output, batches, lambda _: written_norms())
+    written = _on_one_device(trial, plan, output, batches, lambda _: WrittenNorms())
     apart = between(plain, written).worst
     if apart <= tolerance:
         return None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from halocline.plan import Plan
 from halocline.runtime import Engine
-from halocline.runtime.boundary.patchwork import Patchwork
+from halocline.runtime.batch import Patchwork
 from halocline.runtime.layers import one_device
 from halocline.runtime.proof import verify
 from halocline.schedule.events import Observer, TimeMarks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from halocline.runtime.transports import choose, make
+from halocline.runtime.transports.transport import choose, make
 from harness.checks import transports as check
 from harness.ranks import close, on_processes
 

@@ -1,1 +1,1 @@
-"""Boundaries: what crosses from one stage to the next, in which boxes, and what each rank must be sent."""
+"""Boundaries between stages: the tensors there (crossings), what ranks send of them (messages), and shapes."""

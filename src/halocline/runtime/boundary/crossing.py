@@ -1,23 +1,22 @@
-"""What crosses a stage boundary: a tuple of tensors, each cut into boxes over one team and wanted as boxes by another.
+"""A crossing: one tensor at the boundary between two stages, cut into boxes over one team and wanted as boxes by
+another.
 
-Knows shapes, dtypes and boxes; nothing of messages in flight. Boxes here span all dims of a tensor, batch included, so
-that tiles, lanes, and the way from any number of them to any other are one thing: I own these boxes, I need those.
+Knows shapes, dtypes and boxes; nothing of messages. Boxes here span all dims of a tensor, batch included, so that
+tiles, lanes, and the way from any number of them to any other are one thing: I own these boxes, I need those.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise, product
-from math import prod
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from halocline.plan.stage import Stage
-from halocline.tiling.boxes import Box, Cuts, balanced_cuts, intersect, is_empty, shape, slices
+from halocline.tiling.boxes import Box, Cuts, balanced_cuts, shape
 from halocline.tiling.strides import memory_order, strides_in
 from halocline.tiling.tensor import TileTensor
 
@@ -102,19 +101,6 @@ def target_crossing(prediction: Crossing, size: Sequence[int], dtype: torch.dtyp
     return Crossing(tuple(size), str(dtype).removeprefix("torch."), False, tuple(found))
 
 
-def encode(crossings: Sequence[Crossing]) -> str:
-    return json.dumps([[c.size, c.dtype, c.differentiable, c.cuts, c.order, c.twin, c.listed] for c in crossings])
-
-
-def decode(text: str) -> tuple[Crossing, ...]:
-    return tuple(
-        Crossing(
-            tuple(size), dtype, differentiable, tuple((d, tuple(points)) for d, points in cuts), tuple(order), *rest
-        )
-        for (*size,), dtype, differentiable, cuts, order, *rest in json.loads(text)
-    )
-
-
 def aligned_cuts(source: Cuts, parts: int) -> Cuts:
     """`parts` intervals whose boundaries fall on the source's wherever both cut at the same fraction of the image.
 
@@ -174,79 +160,6 @@ def positions(stage: Stage, crossing: Crossing) -> list[tuple[int, ...]]:
     return found
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Part of one tensor that travels between two ranks."""
-
-    index: int
-    """Which tensor of the tuple."""
-    box: Box
-
-
-def pieces(
-    source: Sequence[Crossing],
-    source_stage: Stage,
-    target: Sequence[Crossing],
-    target_stage: Stage,
-    sender: int,
-    receiver: int,
-    first: bool,
-) -> tuple[Piece, ...]:
-    """What the team member `sender` hands to the team member `receiver`, in the order in which it is packed.
-
-    A tensor that every sender holds whole comes from one of them: from `sender` only if it is the `first` of those
-    linked to the receiver.
-    """
-    found = []
-    for index, (have, need) in enumerate(zip(source, target)):
-        box = need.box(positions(target_stage, need)[receiver])
-        if have.cuts:
-            box = intersect(have.box(positions(source_stage, have)[sender]), box)
-        elif not first:
-            continue
-        if not is_empty(box):
-            found.append(Piece(index, box))
-    return tuple(found)
-
-
-def packed_size(parts: Sequence[Piece], crossings: Sequence[Crossing]) -> int:
-    """Bytes of a message."""
-    return sum(prod(shape(p.box)) * crossings[p.index].torch_dtype.itemsize for p in parts)
-
-
-def pack(
-    parts: Sequence[Piece], crossings: Sequence[Crossing], tensors: Sequence[Tensor], origins: Sequence[Box]
-) -> Tensor:
-    """The pieces, one after the other, as bytes. `origins[i]` is the box that `tensors[i]` covers."""
-    flat = [crossings[p.index].as_bytes(tensors[p.index][slices(p.box, origins[p.index])]) for p in parts]
-    return flat[0] if len(flat) == 1 else torch.cat(flat)
-
-
-def unpack(
-    message: Tensor,
-    parts: Sequence[Piece],
-    crossings: Sequence[Crossing],
-    tensors: Sequence[Tensor],
-    origins: Sequence[Box],
-    add: bool = False,
-) -> None:
-    """Write (or add) a message's pieces to where they lie in `tensors`."""
-    start = 0
-    for part in parts:
-        crossing = crossings[part.index]
-        stop = start + prod(shape(part.box)) * crossing.torch_dtype.itemsize
-        part_of_it = message[start:stop]
-        if start % crossing.torch_dtype.itemsize:  # behind masks or other small numbers: no view may begin there
-            part_of_it = part_of_it.clone()
-        values = crossing.from_bytes(part_of_it, part.box)
-        place = tensors[part.index][slices(part.box, origins[part.index])]
-        if add:
-            place.add_(values)
-        else:
-            place.copy_(values)
-        start = stop
-
-
-def sample_cuts(samples: int, microbatches: int) -> list[tuple[int, int]]:
-    """The samples of each microbatch: sizes differ by at most one."""
-    return list(pairwise(balanced_cuts(samples, microbatches)))
+def box_of(crossing: Crossing, stage: Stage, member: int) -> Box:
+    """The box of a tensor that a member of the stage's team holds."""
+    return crossing.box(positions(stage, crossing)[member])

@@ -5,16 +5,18 @@ Knows layers, microbatches and executors; changes nothing of a step that goes we
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from halocline.runtime.batch import Microbatches
 from halocline.runtime.executor import Executor
+from halocline.runtime.layers import Stages
 from halocline.runtime.parallel.shard import shard
-from halocline.runtime.step_work import StepWork
 from halocline.schedule.events import Events
 from halocline.schedule.instruction import FORWARD
 from halocline.tiling.tensor import TileTensor
@@ -32,9 +34,7 @@ class NotFinite(ArithmeticError):
 class Search:
     """Notes the first place of one microbatch's way where a value is not finite, while the step is run once more."""
 
-    def __init__(
-        self, executor: Executor, modules: Mapping[int, Sequence[tuple[str, nn.Module]]], microbatch: int | None
-    ) -> None:
+    def __init__(self, executor: Executor, modules: Stages, microbatch: int | None) -> None:
         self.executor, self.modules = executor, modules
         self.microbatch = microbatch
         """Counted in this replica; None if another replica has it."""
@@ -43,17 +43,12 @@ class Search:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        hooks = []
-        for stage, layers in self.modules.items():
-            for number, (name, layer) in enumerate(layers):
-                if number == 0:
-                    hooks.append(layer.register_forward_pre_hook(self._before(stage)))
-                hooks.append(layer.register_forward_hook(self._after(stage, name)))
-        try:
+        with ExitStack() as hooks:
+            for stage, layers in self.modules.items():
+                hooks.enter_context(layers[0][1].register_forward_pre_hook(partial(self._look, stage, "")))
+                for name, layer in layers:
+                    hooks.enter_context(layer.register_forward_hook(partial(self._look, stage, name)))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _mine(self, stage: int) -> bool:
         now = self.executor.current
@@ -64,19 +59,10 @@ class Search:
             and (now.stage, now.microbatch) == (stage, self.microbatch)
         )
 
-    def _before(self, stage: int) -> Any:
-        def look(module: nn.Module, args: Any) -> None:
-            if self._mine(stage) and not _finite(args):
-                self.first = stage, ""
-
-        return look
-
-    def _after(self, stage: int, name: str) -> Any:
-        def look(module: nn.Module, args: Any, output: Any) -> None:
-            if self._mine(stage) and not _finite(output):
-                self.first = stage, name
-
-        return look
+    def _look(self, stage: int, name: str, module: nn.Module, args: Any, output: Any = None) -> None:
+        """A layer has made its output; or, without a name, the first one is given its inputs."""
+        if self._mine(stage) and not _finite(output if name else args):
+            self.first = stage, name
 
 
 def _finite(value: Any) -> bool:
@@ -104,7 +90,7 @@ def story(step: int, loss: float, stage: int, microbatch: int, layer: str | None
     )
 
 
-def origin(engine: Engine, work: StepWork, parts: Tensor) -> NotFinite:
+def origin(engine: Engine, work: Microbatches, parts: Tensor) -> NotFinite:
     """The error that says where a step's loss went wrong, found by running the step once more. All ranks call it.
 
     `parts` is what each microbatch (of all replicas) adds to the loss.

@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from halocline.runtime.layers import Layers, modules_in
 from halocline.runtime.parallel.statistics import plain, tracked
 from halocline.tiling.randomness import kept_randomness
 from halocline.tiling.untouched import untouched
@@ -27,7 +28,7 @@ _ABOUT = {"__get__", "size", "stride", "dim", "numel", "is_inference"}
 
 
 @contextmanager
-def unread(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
+def unread(layers: Layers) -> Iterator[None]:
     """A forward that may update the running statistics of norms in training, and not use them."""
     with reading(layers) as read:
         yield
@@ -40,31 +41,21 @@ def unread(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
 
 
 @contextmanager
-def reading(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[Callable[[], list[str]]]:
+def reading(layers: Layers) -> Iterator[Callable[[], list[str]]]:
     """A forward, after which the norms in training are named whose running statistics it used."""
     norms = [norm for norm in tracked(layers) if norm.training]
     if not norms:
         yield list
         return
-    watch = _Reads(norms)
+    watch = _StatisticsUsed(norms)
 
-    def read() -> list[str]:
-        every = ((".".join(filter(None, (n, path))), m) for n, layer in layers for path, m in layer.named_modules())
-        return [name for name, module in every if module in watch.found]
-
-    hooks = [
-        register_module_forward_pre_hook(watch.begin),
-        register_module_forward_hook(watch.end, with_kwargs=True, always_call=True),
-    ]
-    try:
-        with watch:
-            yield read
-    finally:
-        for hook in hooks:
-            hook.remove()
+    begin = register_module_forward_pre_hook(watch.begin)
+    end = register_module_forward_hook(watch.end, with_kwargs=True, always_call=True)
+    with begin, end, watch:
+        yield lambda: [name for name, module in modules_in(layers) if module in watch.found]
 
 
-class _Reads(TorchFunctionMode):
+class _StatisticsUsed(TorchFunctionMode):
     """Notes the norms whose statistics are used."""
 
     def __init__(self, norms: Sequence[_NormBase]) -> None:
@@ -94,7 +85,7 @@ class _Reads(TorchFunctionMode):
                 assert statistics is not None
                 statistics.mul_(3).add_(2)
             other = type(norm).forward(norm, *args, **kwargs)
-        if not all(map(_same, _tensors(output), _tensors(other))):
+        if not all(map(same, _tensors(output), _tensors(other))):
             self.found.add(norm)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -111,6 +102,7 @@ def _tensors(value: Any) -> list[Tensor]:
     return [t for t in tree_leaves(value) if isinstance(t, Tensor)]
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal, NaN to NaN."""
     a, b = (getattr(t, "local", t).detach() for t in (a, b))
     return bool(((a == b) | ((a != a) & (b != b))).all())

@@ -1,21 +1,28 @@
-"""Modules that stand in several layers: one device runs one module, wherever it is called from.
+"""What several layers share: one device has it once, wherever it is used from.
 
-Layers of one stage simply hold it. Layers of several stages hold copies whose parameters are tied; what cannot be tied
-(a module that a layer uses without registering it, running statistics) is refused. Functions that make layers are
-asked what they have closed over: those that would build around one module are called at once.
+Modules: layers of one stage simply hold the same one. Layers of several stages hold copies whose parameters are tied;
+what cannot be tied (a module that a layer uses without registering it, running statistics) is refused. Functions that
+make layers are asked what they have closed over: those that would build around one module are called at once.
+
+Anything else (a dict, a list, a tensor, an object, a parameter of another's): stages on several ranks would each have
+their own, so that what one writes there no other reads, and a gradient that one finds there never arrives.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from halocline.plan.plan import Plan
-from halocline.runtime.layers import Layer, build
+from halocline.runtime.layers import Layer, Layers, build
 from halocline.runtime.parallel.statistics import tracked
 from halocline.tiling.untouched import holders
 
@@ -106,3 +113,74 @@ def apart(stages: Sequence[Named]) -> list[Named]:
         seen |= mine
         found.append(named)
     return found
+
+
+# -- besides modules -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Common:
+    """What the layers of several stages have in common besides modules."""
+
+    things: dict[int, Any] = field(default_factory=dict)
+    """By identity what several stages lead to and could change, tensors included."""
+    stages: dict[int, str] = field(default_factory=dict)
+    """Those that do -> the layers, in words."""
+    owners: dict[nn.Parameter, str] = field(default_factory=dict)
+    """The parameters of layers that are built, with their names."""
+
+    @contextmanager
+    def borrowing_nothing(self, layers: Layers) -> Iterator[None]:
+        """A forward that uses no parameter of another stage's layers which its own do not register."""
+        mine = {parameter for _, layer in layers for parameter in layer.parameters()}
+        strangers = {id(p): name for p, name in self.owners.items() if p not in mine}
+        if not strangers:
+            yield
+            return
+        with _Operands(strangers) as seen:
+            yield
+        for name in seen.found:
+            raise ValueError(
+                f"a forward of layers {layers[0][0]} to {layers[-1][0]} uses {name}, a parameter of another stage that "
+                f"none of them registers, so that it cannot be tied: make it an attribute of the layer "
+                f"(self.weight = ...), or put both into one stage"
+            )
+
+
+class _Operands(TorchFunctionMode):
+    def __init__(self, strangers: dict[int, str]) -> None:
+        super().__init__()
+        self.strangers, self.found = strangers, dict[str, None]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for operand in tree_leaves((args, kwargs)):
+            if id(operand) in self.strangers and getattr(func, "__name__", "") != "__get__":
+                self.found[self.strangers[id(operand)]] = None
+        return func(*args, **(kwargs or {}))
+
+
+def common(named: Sequence[tuple[str, Layer]], plan: Plan) -> Common:
+    """What the stages of a plan have in common. What only hooks know is left out: it may be the whole model."""
+    if len(plan.stages) == 1:
+        return Common()
+    found = Common()
+    seen: dict[int, tuple[Any, int, str]] = {}
+    for number, stage in enumerate(plan.stages):
+        for name, layer in named[slice(*stage.layers)]:
+            if isinstance(layer, nn.Module):
+                found.owners.update(
+                    (p, f"{name}.{key}") for key, p in layer.named_parameters() if p not in found.owners
+                )
+            for thing in _things(name, layer):
+                _, first, other = seen.setdefault(id(thing), (thing, number, name))
+                if first != number:
+                    found.things[id(thing)] = thing
+                    for at in (first, number):
+                        found.stages.setdefault(at, f"{other} and {name}")
+    return found
+
+
+def _things(name: str, layer: Layer) -> Iterator[Any]:
+    for holder in holders({name: layer}, hooks=False):
+        yield holder.thing
+        yield from (v for v in holder.content.values() if isinstance(v, Tensor) and not isinstance(v, nn.Parameter))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import CellType
 from typing import Any
 
@@ -22,11 +22,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from halocline.runtime.guards.common import Common
-from halocline.runtime.guards.read_statistics import reading, unread
+from halocline.runtime.guards.read_statistics import reading, same, unread
+from halocline.runtime.guards.shared import Common
+from halocline.runtime.layers import Layers, modules_in
 from halocline.tiling.untouched import STATES, Holder, content_of, holders, same_state, told_of_iterators
-
-Layers = Sequence[tuple[str, nn.Module]]
 
 TWICE = (
     "which would happen more than once where a stage recomputes or has a mirrored pipe or replicas, or another stage "
@@ -81,7 +80,7 @@ class FirstLooks:
                     looks.enter_context(kept_apart(layers, self._common, self._common.stages[stage], look))
                     continue
                 # Recomputations and copies know about statistics.
-                norms = [m for _, layer in layers for m in layer.modules() if isinstance(m, _NormBase)]
+                norms = [m for _, m in modules_in(layers) if isinstance(m, _NormBase)]
                 looks.enter_context(unchanged(layers, norms if counted is None else counted, look, why))
             yield
 
@@ -94,12 +93,11 @@ class FirstLooks:
             yield
             return
         steps.append(step)
-        with self._common.borrowing_nothing(layers):
-            if stage not in self._again | self._ahead:
-                yield
-                return
-            with unwritten(layers, TWICE if stage in self._again else AHEAD):
-                yield
+        kept: AbstractContextManager[None] = nullcontext()
+        if stage in self._again | self._ahead:
+            kept = unwritten(layers, TWICE if stage in self._again else AHEAD)
+        with self._common.borrowing_nothing(layers), kept:
+            yield
 
 
 @contextmanager
@@ -149,7 +147,7 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     advanced: list[str] = []
     iterators = told_of_iterators([holder for holder, _ in kept], advanced.append)
-    with iterators, _Reads(kept) as reads, eager, unread(layers if why == TWICE else []):
+    with iterators, _Used(kept) as reads, eager, unread(layers if why == TWICE else []):
         yield
     if not reads.forwards:
         return
@@ -157,7 +155,7 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
         raise ValueError(f"a forward advances its layer's iterator {name}, {why}keep none there")
     for name, buffer in _buffers(layers, allowed).items():
         was = buffers.get(name)
-        if was is not None and was.shape == buffer.shape and not _same(was, buffer):
+        if was is not None and was.shape == buffer.shape and not same(was, buffer):
             raise ValueError(f"a forward changes its layer's buffer {name}, {why}set that module to eval()")
     for holder, versions in kept:
         name = _changed(holder, versions, reads)
@@ -169,7 +167,7 @@ def unchanged(layers: Layers, allowed: Sequence[nn.Module], look: int, why: str 
 def kept_apart(layers: Layers, common: Common, names: str, look: int) -> Iterator[None]:
     """A forward that changes nothing which another stage's layers lead to, once tables are made."""
     kept = [(h, _versions(h.content)) for h in holders(dict(layers), hooks=False)] if look else []
-    with _Reads(kept) as reads:
+    with _Used(kept) as reads:
         yield
     for holder, versions in kept:
         shared, now = id(holder.thing) in common.things, content_of(holder.thing)
@@ -188,20 +186,9 @@ def kept_apart(layers: Layers, common: Common, names: str, look: int) -> Iterato
             )
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Equal, NaN to NaN."""
-    return bool(((a == b) | ((a != a) & (b != b))).all())
-
-
 def _buffers(layers: Layers, allowed: Sequence[nn.Module]) -> dict[str, Tensor]:
-    found = {}
-    for name, layer in layers:
-        for path, module in layer.named_modules():
-            if module in allowed:
-                continue
-            for key, buffer in module.named_buffers(recurse=False):
-                found[".".join(part for part in (name, path, key) if part)] = buffer
-    return found
+    every = [(name, module) for name, module in modules_in(layers) if module not in allowed]
+    return {f"{name}.{key}": b for name, module in every for key, b in module.named_buffers(recurse=False)}
 
 
 # -- attributes ----------------------------------------------------------------------------------------------------
@@ -213,8 +200,7 @@ Kept = list[tuple[Holder, dict[Any, int]]]
 
 def _attributes(layers: Layers) -> Kept:
     """What may not change, but for what is a parameter, a buffer, or a part of the layers."""
-    registered = [m for _, layer in layers for m in layer.modules()]
-    apart = {id(d) for m in registered for d in (m._parameters, m._buffers, m._modules)}
+    apart = {id(d) for _, m in modules_in(layers) for d in (m._parameters, m._buffers, m._modules)}
     return [(holder, _versions(holder.content)) for holder in holders(dict(layers)) if id(holder.thing) not in apart]
 
 
@@ -226,18 +212,18 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-class _Reads:
+class _Used(TorchFunctionMode):
     """Notes which tensors operators are given, which attributes modules are asked for while they have the values that
     they had at first, and whether any module is run."""
 
     def __init__(self, kept: Kept) -> None:
+        super().__init__()
         self.tensors: set[int] = set()
         self.attributes: set[tuple[int, str]] = set()
         self.forwards = False
         self.first = {id(h.owner): h.content for h, _ in kept if isinstance(h.owner, nn.Module)}
-        self.mode = _Operators(self.tensors)
 
-    def __enter__(self) -> _Reads:
+    def __enter__(self) -> _Used:
         usual = nn.Module.__getattribute__
 
         def get(module: Any, name: str) -> Any:
@@ -249,27 +235,21 @@ class _Reads:
 
         self.usual = nn.Module.__dict__.get("__getattribute__")
         nn.Module.__getattribute__ = get  # type: ignore[method-assign,assignment]
-        self.mode.__enter__()
+        super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.mode.__exit__(*error)
+        super().__exit__(*error)
         del nn.Module.__getattribute__
         if self.usual is not None:  # somebody else's
             nn.Module.__getattribute__ = self.usual  # type: ignore[method-assign]
 
-
-class _Operators(TorchFunctionMode):
-    def __init__(self, seen: set[int]) -> None:
-        super().__init__()
-        self.seen = seen
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
+        self.tensors.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
         return func(*args, **(kwargs or {}))
 
 
-def _changed(holder: Holder, versions: dict[Any, int], reads: _Reads) -> str:
+def _changed(holder: Holder, versions: dict[Any, int], reads: _Used) -> str:
     """The name of what has changed in a way that the next forward could notice; empty if nothing has."""
     now = content_of(holder.thing)
     if isinstance(holder.thing, STATES):

@@ -8,82 +8,75 @@ until it is whole again, and refuse whatever draws on the way.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from halocline.runtime.layers import Layers
 from halocline.runtime.parallel.shard import is_sharded
 from halocline.runtime.parallel.tensor_parallel import COLUMN, HEADS, declared, is_sequential
 
 _DROPOUTS = {
-    F.dropout: inspect.signature(F.dropout),
-    F.dropout1d: inspect.signature(F.dropout1d),
-    F.dropout2d: inspect.signature(F.dropout2d),
-    F.dropout3d: inspect.signature(F.dropout3d),
-    F.alpha_dropout: inspect.signature(F.alpha_dropout),
-    F.feature_alpha_dropout: inspect.signature(F.feature_alpha_dropout),
+    function: inspect.signature(function)
+    for function in (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 }
 _DRAWS = {"bernoulli", "bernoulli_", "rand_like", "randn_like", "randint_like", "normal_", "uniform_", "exponential_"}
 _DRAWS |= {"multinomial", "rrelu", "gumbel_softmax", "dropout_", "native_dropout"}
 
 
 @contextmanager
-def refusing(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
+def refusing(layers: Layers) -> Iterator[None]:
     """Refuse random numbers in parts while these layers run."""
     parts = _Parts()
-    hooks = []
-    for name, layer in layers:
-        tokens = is_sequential(layer)  # then all it has are parts
-        hooks.append(layer.register_forward_pre_hook(_entering(parts, name, tokens)))
-        for path, word in declared(layer).items():
-            if word != HEADS:
-                hooks.append(layer.get_submodule(path).register_forward_hook(_leaving(parts, tokens or word == COLUMN)))
-    try:
+    with ExitStack() as hooks:
+        for name, layer in layers:
+            tokens = is_sequential(layer)  # then all it has are parts
+            hooks.enter_context(layer.register_forward_pre_hook(partial(parts.enter, name, tokens)))
+            for path, word in declared(layer).items():
+                if word != HEADS:
+                    hook = partial(parts.leave, tokens or word == COLUMN)
+                    hooks.enter_context(layer.get_submodule(path).register_forward_hook(hook))
         with parts:
             yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _entering(parts: _Parts, name: str, tokens: bool) -> Any:
-    return lambda module, args: parts.enter(name, args if tokens else ())
-
-
-def _leaving(parts: _Parts, part: bool) -> Any:
-    """What a split module gives is a part, or whole again; logits that stayed divided are seen by their type."""
-    return lambda module, args, output: (parts.add if part or is_sharded(output) else parts.drop)(output)
 
 
 class _Parts(TorchFunctionMode):
-    """Knows which tensors are parts: those that were added, and what is made of them."""
+    """Knows which tensors are parts: those that split modules make, and what is made of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.known = WeakTensorKeyDictionary()
         self.layer = ""
 
-    def enter(self, layer: str, value: Any) -> None:
+    def enter(self, layer: str, parts: bool, module: nn.Module, args: Any) -> None:
+        """A layer begins; whether what it is given is in parts."""
         self.layer = layer
         self.known.clear()
-        self.add(value)
+        if parts:
+            self._add(args)
 
-    def add(self, value: Any) -> None:
+    def leave(self, part: bool, module: nn.Module, args: Any, output: Any) -> None:
+        """A split module gives a part, or all again; logits that stayed divided are seen by their type."""
+        if part or is_sharded(output):
+            self._add(output)
+        else:
+            for tensor in _tensors(output):
+                self.known.pop(tensor, None)
+
+    def _add(self, value: Any) -> None:
         for tensor in _tensors(value):
             self.known[tensor] = True
 
-    def drop(self, value: Any) -> None:
-        for tensor in _tensors(value):
-            self.known.pop(tensor, None)
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        part = any(tensor in self.known for tensor in _tensors((args, tuple(kwargs.values()))))
+        part = any(tensor in self.known for tensor in _tensors((args, kwargs)))
         if part and (chance := _chance(func, args, kwargs)):
             raise ValueError(
                 f"layer {self.layer} draws random numbers ({chance}) for activations that tensor ranks hold in parts, "
@@ -91,16 +84,12 @@ class _Parts(TorchFunctionMode):
             )
         result = func(*args, **kwargs)
         if part:
-            self.add(result)
+            self._add(result)
         return result
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
+def _tensors(value: Any) -> list[Tensor]:
+    return [t for t in tree_leaves(value) if isinstance(t, Tensor)]
 
 
 def _chance(func: Any, args: Any, kwargs: Any) -> str:

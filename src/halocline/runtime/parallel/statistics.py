@@ -12,21 +12,26 @@ up, each with what later ones (n of them, on one device) leave of it:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from halocline.runtime.layers import Layers, modules_in
 
-def tracked(layers: Sequence[tuple[str, nn.Module]]) -> list[_NormBase]:
+Norm = Any
+"""A torch.nn normalisation that keeps running statistics: torch's types say that they might be None."""
+
+
+def tracked(layers: Layers) -> list[Norm]:
     """The modules whose forward updates running statistics."""
-    every = dict.fromkeys(module for _, layer in layers for module in layer.modules())
+    every = dict.fromkeys(module for _, module in modules_in(layers))
     return [m for m in every if isinstance(m, _NormBase) and m.track_running_stats and m.running_mean is not None]
 
 
-def plain(module: _NormBase) -> bool:
+def plain(module: Norm) -> bool:
     """Whether a norm's forward is torch's own, which in training only updates its statistics and never uses them."""
     return type(module).forward.__module__.startswith("torch.nn.")
 
@@ -34,7 +39,7 @@ def plain(module: _NormBase) -> bool:
 class RunningStatistics:
     """The terms of one stage's copy in one step."""
 
-    def __init__(self, modules: Sequence[_NormBase], total: int, trial: bool = False) -> None:
+    def __init__(self, modules: Sequence[Norm], total: int, trial: bool = False) -> None:
         # Without a momentum InstanceNorm changes nothing, nor does BatchNorm that cannot count.
         counts = [m for m in modules if isinstance(m, _BatchNorm) and m.num_batches_tracked is not None]
         self._all = [module for module in modules if module.momentum is not None or module in counts]
@@ -49,7 +54,7 @@ class RunningStatistics:
     def begin(self) -> None:
         """Start a step: collect from zero. Modules in evaluation mode use their statistics and change none."""
         self.modules = [module for module in self._all if module.training]
-        device = _mean(self.modules[0]).device if self.modules else None
+        device = self.modules[0].running_mean.device if self.modules else None
         self.counts = torch.zeros(len(self.modules), 2 * self.total, dtype=torch.float64, device=device)
         """Updates of each module, by forward and backward of each microbatch."""
         self.terms: list[dict[int, list[Tensor]]] = [{} for _ in self.modules]
@@ -64,11 +69,11 @@ class RunningStatistics:
         """
         with _replaced(self.modules, torch.clone if self.trial else torch.zeros_like), _counted(self.modules):
             yield
-            after = [(_state(m), _count(m).double()) for m in self.modules]
+            after = [(_state(m), m.num_batches_tracked.double()) for m in self.modules]
         for number, (module, (state, count)) in enumerate(zip(self.modules, after)):
             terms = state[:2]
             if self.trial:
-                begun = _count(module).double() if module.num_batches_tracked is not None else 0.0
+                begun = module.num_batches_tracked.double() if module.num_batches_tracked is not None else 0.0
                 count = count - begun
                 terms = [_term(module, own, value, begun, count) for own, value in zip(_state(module), terms)]
                 for own, value in zip(_state(module), state):
@@ -102,7 +107,7 @@ class RunningStatistics:
         kept, weights = [], []
         for number, module in enumerate(self.modules):
             if module.momentum is None:  # an average of all
-                reached = _count(module) + every[number]
+                reached = module.num_batches_tracked + every[number]
                 kept.append(torch.where(every[number] > 0, 1 - every[number] / reached.clamp(min=1), 1.0))
                 weights.append(counts[number] / reached.clamp(min=1))
             else:
@@ -129,27 +134,26 @@ class RunningStatistics:
 
 
 @contextmanager
-def _counted(modules: Sequence[_NormBase]) -> Iterator[None]:
+def _counted(modules: Sequence[Norm]) -> Iterator[None]:
     """Let modules that do not count their updates do so."""
 
     def count(module: Any, args: Any, output: Any) -> None:
         module.num_batches_tracked.add_(1)
 
-    hooks = [m.register_forward_hook(count) for m in modules if not isinstance(m, _BatchNorm)]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            if not isinstance(module, _BatchNorm):
+                hooks.enter_context(module.register_forward_hook(count))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager
-def _replaced(modules: Sequence[_NormBase], make: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def _replaced(modules: Sequence[Norm], make: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Modules with other statistics in place of theirs, for a while."""
     saved = [(m.running_mean, m.running_var, m.num_batches_tracked) for m in modules]
     for m in modules:
-        m.running_mean, m.running_var = make(_mean(m)), make(_variance(m))
-        none = torch.zeros((), dtype=torch.long, device=_mean(m).device)
+        m.running_mean, m.running_var = make(m.running_mean), make(m.running_var)
+        none = torch.zeros((), dtype=torch.long, device=m.running_mean.device)
         m.num_batches_tracked = make(m.num_batches_tracked if m.num_batches_tracked is not None else none)
     try:
         yield
@@ -158,13 +162,13 @@ def _replaced(modules: Sequence[_NormBase], make: Callable[[Tensor], Tensor]) ->
             m.running_mean, m.running_var, m.num_batches_tracked = mean, variance, count
 
 
-def frozen(modules: Sequence[_NormBase]) -> AbstractContextManager[None]:
+def frozen(modules: Sequence[Norm]) -> AbstractContextManager[None]:
     """A forward whose updates are thrown away: a recomputation must not count a microbatch twice."""
     return _replaced(modules, torch.clone)
 
 
 @contextmanager
-def any_momentum(modules: Sequence[_NormBase]) -> Iterator[None]:
+def any_momentum(modules: Sequence[Norm]) -> Iterator[None]:
     """A forward without data: a momentum of None would divide by a counter that has no value there."""
     averaging = [module for module in modules if module.momentum is None]
     for module in averaging:
@@ -176,29 +180,14 @@ def any_momentum(modules: Sequence[_NormBase]) -> Iterator[None]:
             module.momentum = None
 
 
-def _term(module: _NormBase, before: Tensor, after: Tensor, begun: Tensor | float, count: Tensor) -> Tensor:
+def _term(module: Norm, before: Tensor, after: Tensor, begun: Tensor | float, count: Tensor) -> Tensor:
     """What `count` updates would have made of zero, of a counter that had `begun`, too."""
     if module.momentum is None:
         return (after * (begun + count) - before * begun) / count.clamp(min=1)
     return after - before * (1 - module.momentum) ** count
 
 
-def _state(module: _NormBase) -> list[Tensor]:
+def _state(module: Norm) -> list[Tensor]:
     """What updates change: mean, variance and, but for InstanceNorm, how many there were."""
     counted = isinstance(module, _BatchNorm) and module.num_batches_tracked is not None
-    return [_mean(module), _variance(module), *([_count(module)] if counted else [])]
-
-
-def _count(module: _NormBase) -> Tensor:
-    assert module.num_batches_tracked is not None
-    return module.num_batches_tracked
-
-
-def _mean(module: _NormBase) -> Tensor:
-    assert module.running_mean is not None
-    return module.running_mean
-
-
-def _variance(module: _NormBase) -> Tensor:
-    assert module.running_var is not None
-    return module.running_var
+    return [module.running_mean, module.running_var, *([module.num_batches_tracked] if counted else [])]

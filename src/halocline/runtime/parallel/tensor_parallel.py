@@ -1,15 +1,24 @@
 """Tensor parallelism: the ranks of a tensor group share a layer's matrices, with DTensor and parallelize_module.
 
-A module's class says in `split` how its children may be divided (plain words; the models' own file explains them). What
-nobody declares, every tensor rank holds whole and computes alike: exact, but nothing is saved. Between modules that are
-split, activations are whole on every tensor rank, and so are their gradients.
+A module's class says in `split` how its children may be divided (plain words; the models' own file explains them). Each
+tensor rank holds all of what is not in `split` and computes it alike: exact, but nothing is saved. Between modules that
+are split, activations are whole on every tensor rank, and so are their gradients.
 
     x -- column --> some features (heads) -- ... -- row --> partial sums -- all-reduce --> x'
     words -- table, some rows --> partial sums -- all-reduce --> x          x' -- logits of some words --> loss
+
+Sequence parallelism: between those modules each rank takes some of the tokens, so that norms, residuals and what they
+keep for the backward are divided, too.
+
+    x, some tokens -- norm --> all-gather --> column ... row --> reduce-scatter --> some tokens, added to x
+
+A layer can do this if its class declares which of its norms see each token alone. Layers hand each other their tokens
+as they are; what cannot take part, and the end of a stage, gets them all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -27,13 +36,14 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from halocline.runtime.parallel.sequence_parallel import TOKENS, cut_tokens, gather_tokens
 from halocline.runtime.parallel.shard import span
 from halocline.tiling.tensor import TileTensor
 
 COLUMN, ROW, VOCABULARY, HEADS, SEQUENCE = "column", "row", "vocabulary", "heads", "sequence"
 """The words of `split`: output features, input features, rows of a table or logits, a buffer's heads, and a norm that
 sees each token alone."""
+TOKENS = 1
+"""The dim of a (samples, tokens, features) tensor that is cut."""
 
 
 def declared(layer: nn.Module) -> dict[str, str]:
@@ -65,19 +75,11 @@ def require_divisible(name: str, layer: nn.Module, degree: int) -> None:
             _divide(f"{name}.{owner}" if owner else name, heads, "heads", degree)
 
 
-def split_layer(
-    name: str,
-    layer: nn.Module,
-    mesh: DeviceMesh,
-    *,
-    last: bool = False,
-    lanes: int = 1,
-    sequence: bool = False,
-) -> bool:
+def split_layer(name: str, layer: nn.Module, mesh: DeviceMesh, *, last: bool, lanes: int, sequence: bool) -> bool:
     """Divide a layer, whole on every tensor rank, among them. Returns whether there was anything to divide.
 
     Of the `last` layer of a model the logits stay divided, for a loss that can take them so. With `sequence`, a layer
-    that declares how works on some of the tokens; whoever comes after it is given them all (`receive_all`).
+    that declares how works on some of the tokens; a layer after it that does not is given them all.
     """
     require_divisible(name, layer, mesh.size())
     plan: dict[str, ParallelStyle] = {}
@@ -85,11 +87,11 @@ def split_layer(
     sequence = sequence and SEQUENCE in words.values()
     if sequence:
         layer._some_tokens = True  # type: ignore[assignment]
-        cut_tokens(name, layer, mesh)
+        _cut_tokens(name, layer, mesh)
         for owner in {path.rpartition(".")[0] for path, word in words.items() if word in (COLUMN, ROW)}:
-            gather_tokens(layer.get_submodule(owner), mesh)
+            _gather_tokens(layer.get_submodule(owner), mesh)
     else:
-        layer.register_forward_pre_hook(_receive_all)
+        layer.register_forward_pre_hook(lambda layer, args: gathered(args))
     for path, word in words.items():
         if word == SEQUENCE:
             if sequence:
@@ -111,11 +113,6 @@ def split_layer(
     for path in plan if lanes > 1 else ():
         layer.get_submodule(path).register_forward_hook(partial(_into_lane, lanes))  # after DTensor's own
     return bool(plan)
-
-
-def _receive_all(layer: nn.Module, args: tuple[Any, ...]) -> Any:
-    """For a layer that wants all tokens, after one that left some to each rank."""
-    return gathered(args)
 
 
 def _style(where: str, word: str, module: nn.Module, degree: int, logits: bool = False) -> ParallelStyle:
@@ -191,17 +188,11 @@ class TableParallel(ParallelStyle):
         )
         module.register_parameter("weight", weight)
         first, stop = span(weight)
-        end = stop == module.num_embeddings
         padding = module.padding_idx
         mine = padding - first if padding is not None and first <= padding < stop else None
 
         def look_up(words: Tensor) -> Tensor:
-            here = torch.ones_like(words, dtype=torch.bool)
-            # Words that no table has are left to its ends, where the lookup refuses them as on one device.
-            if first:
-                here &= words >= first
-            if not end:
-                here &= words < stop
+            here = own_words(words, first, stop, module.num_embeddings)
             table = module.weight.to_local()  # type: ignore[attr-defined]
             rows = F.embedding(torch.where(here, words - first, 0), table, mine)
             part = rows.masked_fill(~here.unsqueeze(-1), 0)
@@ -211,11 +202,77 @@ class TableParallel(ParallelStyle):
         return module
 
 
+def own_words(words: Tensor, first: int, stop: int, count: int) -> Tensor:
+    """Which words are of the rows `first` to `stop` of a table of `count`. Words that no table has belong to the ends,
+    where the lookup refuses them as on one device."""
+    here = torch.ones_like(words, dtype=torch.bool)
+    if first:
+        here &= words >= first
+    if stop < count:
+        here &= words < stop
+    return here
+
+
 def _summed(part: Tensor, mesh: DeviceMesh) -> Tensor:
     """The sum over tensor ranks, of whose gradient each part takes all."""
-    return (
-        DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
-    )
+    return _spread(part, mesh, Partial()).redistribute(placements=[Replicate()]).to_local()
+
+
+# -- tokens -------------------------------------------------------------------------------------------------------
+
+
+def _cut_tokens(name: str, layer: nn.Module, mesh: DeviceMesh) -> None:
+    """Let a layer work on this rank's tokens: they are cut from what comes whole, and stay cut when they leave."""
+
+    def enter(module: nn.Module, args: tuple[Any, ...]) -> Any:
+        return _each(args, lambda t: _of_this_rank(name, t, mesh).to_local() if _has_tokens(t) else t)
+
+    def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        return _each(output, lambda t: _spread(t, mesh, Shard(TOKENS)) if _has_tokens(t) else t)
+
+    layer.register_forward_pre_hook(enter)
+    layer.register_forward_hook(leave)
+
+
+def _gather_tokens(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Let a module inside such a layer see all tokens; it gets them as DTensors, whose gradients are then scattered."""
+
+    def enter(module: nn.Module, args: tuple[Any, ...]) -> Any:
+        met: dict[int, Tensor] = {}  # a sequence that attends to itself comes twice
+
+        def whole(tensor: Tensor) -> Tensor:
+            if not _has_tokens(tensor):
+                return tensor
+            if id(tensor) not in met:
+                met[id(tensor)] = _spread(tensor, mesh, Shard(TOKENS)).redistribute(placements=[Replicate()])
+            return met[id(tensor)]
+
+        return _each(args, whole)
+
+    module.register_forward_pre_hook(enter)
+
+
+def _has_tokens(tensor: Tensor) -> bool:
+    """Whether it is a (samples, tokens, features) tensor."""
+    return tensor.ndim == 3 and tensor.is_floating_point()
+
+
+def _of_this_rank(name: str, tensor: Tensor, mesh: DeviceMesh) -> DTensor:
+    if isinstance(tensor, DTensor):
+        return tensor
+    tokens, degree = tensor.shape[TOKENS], mesh.size()
+    if tokens % degree:
+        raise ValueError(
+            f"layer {name}: {tokens} tokens do not divide among tensor = {degree} ranks ({tokens} % {degree} = "
+            f"{tokens % degree}): use a sequence of {tokens - tokens % degree or degree}, or no sequence parallelism"
+        )
+    return _spread(tensor, mesh, Replicate()).redistribute(placements=[Shard(TOKENS)])
+
+
+def _spread(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    if isinstance(tensor, DTensor):
+        return tensor
+    return DTensor.from_local(tensor, mesh, [placement], run_check=False)
 
 
 # -- lanes: DTensor sees a lane's samples as a plain tensor; a parameter gets the part of the gradient that its lane
@@ -263,15 +320,22 @@ class _Waited(torch.autograd.Function):
 
 def settled(value: Any) -> Any:
     """The same with every tensor arrived: DTensor hands on sums that are still under way."""
-    if isinstance(value, (tuple, list)):
-        return tuple(settled(v) for v in value)
-    return _Waited.apply(value) if isinstance(value, AsyncCollectiveTensor) else value
+    return _each(value, lambda t: _Waited.apply(t) if isinstance(t, AsyncCollectiveTensor) else t)
 
 
 def gathered(value: Any) -> Any:
     """The same with every tensor whole: logits that were divided become all words' on every tensor rank."""
+
+    def whole(tensor: Tensor) -> Tensor:
+        if isinstance(tensor, DTensor):
+            return tensor.redistribute(placements=[Replicate()]).to_local()
+        return settled(tensor)
+
+    return _each(value, whole)
+
+
+def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same with every tensor changed."""
     if isinstance(value, (tuple, list)):
-        return tuple(gathered(v) for v in value)
-    if isinstance(value, DTensor):
-        return value.redistribute(placements=[Replicate()]).to_local()
-    return settled(value)
+        return tuple(_each(v, change) for v in value)
+    return change(value) if isinstance(value, Tensor) else value

@@ -18,13 +18,11 @@ from torch import Tensor, nn
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
-from halocline.runtime.layers import Layer
+from halocline.runtime.layers import Layer, Stages
 from halocline.runtime.parallel.shard import give_gradient, is_sharded, settle, shard, span, split_dim
 from halocline.runtime.processes.world import World
 
 Pairs = Iterable[tuple[str, str]]
-Modules = Mapping[int, Sequence[tuple[str, nn.Module]]]
-"""Stage -> its named layers."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ class Ties:
         world: World,
         layout: Layout,
         found: Sequence[Tie],
-        modules: Modules,
+        modules: Stages,
         buffers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.world, self.layout = world, layout
@@ -206,7 +204,7 @@ class Ties:
                     f"tensor = {stages[b].tensor}, both of which rank {min(both)} holds: give them the same degree"
                 )
 
-    def _hold(self, t: Tie, modules: Modules) -> None:
+    def _hold(self, t: Tie, modules: Stages) -> None:
         copies: dict[int, nn.Parameter] = {}
         for stage in t.apart:
             if stage not in modules:

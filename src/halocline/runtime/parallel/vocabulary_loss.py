@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from halocline.runtime.guards.shortage import is_shortage
+from halocline.runtime.guards.errors import is_shortage
 from halocline.runtime.parallel.shard import span
-from halocline.runtime.parallel.tensor_parallel import gathered
+from halocline.runtime.parallel.tensor_parallel import gathered, own_words
 
 _CALL = inspect.signature(F.cross_entropy)
 
@@ -75,16 +75,10 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, target: Tensor, first: int, words: int, ignored: int, smoothing: float, mesh: Any
     ) -> Tensor:
-        part = logits.shape[-1]
         top = funcol.wait_tensor(funcol.all_reduce(logits.amax(-1), "max", (mesh, 0)))
         shifted = logits - top.unsqueeze(-1)
         counts = target != ignored
-        here = counts.clone()
-        # A target that is no word is left to the ends of the vocabulary, where the lookup refuses it.
-        if first:
-            here &= target >= first
-        if first + part < words:
-            here &= target < first + part
+        here = counts & own_words(target, first, first + logits.shape[-1], words)
         index = torch.where(here, target - first, 0).unsqueeze(-1)
         picked = torch.where(here, shifted.gather(-1, index).squeeze(-1), 0)
         evenly = shifted.sum(-1) if smoothing else torch.zeros_like(picked)

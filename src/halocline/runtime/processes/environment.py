@@ -1,11 +1,4 @@
-"""What the launcher says in environment variables: rank, size, and where the processes meet. Read here only.
-
-torchrun               RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
-Open MPI               OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
-MVAPICH2               MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
-Intel MPI, MPICH       PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
-Slurm                  SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID
-"""
+"""What the launcher says in environment variables: rank, size, and where the processes meet. Read here only."""
 
 from __future__ import annotations
 
@@ -33,24 +26,15 @@ class Names:
     """How it starts n processes, with {n}."""
 
 
+def _of_mpi(launcher: str, stem: str, command: str) -> Names:
+    return Names(launcher, f"{stem}_RANK", f"{stem}_SIZE", f"{stem}_LOCAL_RANK", f"{stem}_LOCAL_SIZE", command)
+
+
 LAUNCHERS = (
     Names("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "torchrun --nproc-per-node {n}"),
-    Names(
-        "Open MPI",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "mpirun -n {n}",
-    ),
-    Names(
-        "MVAPICH2",
-        "MV2_COMM_WORLD_RANK",
-        "MV2_COMM_WORLD_SIZE",
-        "MV2_COMM_WORLD_LOCAL_RANK",
-        "MV2_COMM_WORLD_LOCAL_SIZE",
-        "mpirun_rsh -n {n}",
-    ),
+    _of_mpi("Open MPI", "OMPI_COMM_WORLD", "mpirun -n {n}"),
+    _of_mpi("MVAPICH2", "MV2_COMM_WORLD", "mpirun_rsh -n {n}"),
+    # Intel MPI, too.
     Names("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "mpiexec -n {n}"),
     Names("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "srun -n {n}"),
 )
@@ -84,12 +68,11 @@ def detect(environ: Mapping[str, str] | None = None) -> LauncherRank | None:
     """What the environment says; None if no launcher started this process."""
     env = os.environ if environ is None else environ
     found = [names for names in LAUNCHERS if names.rank in env and names.size in env]
-    for names in LAUNCHERS:
-        if (names.rank in env) != (names.size in env) and names is LAUNCHERS[0]:
-            given, missing = (names.rank, names.size) if names.rank in env else (names.size, names.rank)
-            raise ValueError(
-                f"{given} is set to {env[given]} and {missing} is not set: set both or neither, or use torchrun"
-            )
+    if ("RANK" in env) != ("WORLD_SIZE" in env):
+        given, missing = ("RANK", "WORLD_SIZE") if "RANK" in env else ("WORLD_SIZE", "RANK")
+        raise ValueError(
+            f"{given} is set to {env[given]} and {missing} is not set: set both or neither, or use torchrun"
+        )
     if not found:
         return None
     if len(found) > 1 and _outer_slurm(env):

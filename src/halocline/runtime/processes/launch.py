@@ -35,7 +35,7 @@ from halocline.runtime.processes.lost import LostRank, PeerLost
 from halocline.runtime.processes.nodes import Nodes, interface_towards, is_loopback
 from halocline.runtime.processes.watch import Watch
 from halocline.runtime.processes.world import World
-from halocline.runtime.transports import NAMES, choose, make
+from halocline.runtime.transports.transport import NAMES, choose, make
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 

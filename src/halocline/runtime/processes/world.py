@@ -1,11 +1,14 @@
-"""The processes that take part: this one's rank and device, the groups it belongs to, and messages with a deadline.
+"""The processes that take part: this one's rank and device, the groups it belongs to, messages with a deadline, and
+what ranks tell each other in words.
 
-Knows ranks and flat tensors; nothing of stages or microbatches.
+Knows ranks, flat tensors and JSON; nothing of stages or microbatches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,7 +20,7 @@ from torch import Tensor
 from halocline.runtime.processes.logbook import Logbook
 from halocline.runtime.processes.lost import PeerLost, is_lost
 from halocline.runtime.processes.watch import Watch
-from halocline.runtime.transports import Handle, Transport, make
+from halocline.runtime.transports.transport import Handle, Transport, make
 from halocline.tiling.exchanger import Exchanger, exchanger_for
 
 
@@ -70,7 +73,6 @@ class World:
                     self._groups[ranks] = dist.group.WORLD
                 else:
                     self._groups[ranks] = dist.new_group(list(ranks), timeout=timedelta(seconds=self.deadline))
-
         if self.size > 1 and self._apart is None:
             self._apart = dist.new_group(timeout=timedelta(seconds=self.deadline))
 
@@ -92,23 +94,24 @@ class World:
         `label` is what both ends call it: a strict transport compares them.
         """
         assert self.transport is not None
-        try:
+        with self._or_lost(f"rank {self.rank} waits to send to rank {peer}"):
             return self.transport.send(message, peer, label)
-        except RuntimeError as error:
-            if not is_lost(error):
-                raise
-            raise self.lost(f"rank {self.rank} waits to send to rank {peer}", error) from error
 
     def receive(self, size: int, peer: int, label: object = "") -> tuple[Tensor, Handle]:
         """Start receiving `size` bytes."""
         assert self.transport is not None
         message = torch.empty(size, dtype=torch.uint8, device=self.device)
-        try:
+        with self._or_lost(f"rank {self.rank} waits for a message from rank {peer}"):
             return message, self.transport.receive(message, peer, label)
+
+    @contextmanager
+    def _or_lost(self, story: str) -> Iterator[None]:
+        try:
+            yield
         except RuntimeError as error:
             if not is_lost(error):
                 raise
-            raise self.lost(f"rank {self.rank} waits for a message from rank {peer}", error) from error
+            raise self.lost(story, error) from error
 
     def wait(self, handle: Handle, story: str, peer: int | None = None) -> None:
         """Wait for something under way; `story` says who waits for what from which `peer`, for the error."""
@@ -171,3 +174,31 @@ class World:
 def _key(ranks: Sequence[int]) -> tuple[int, ...]:
     """Groups are known by their sorted ranks: torch sorts them, too."""
     return tuple(sorted(ranks))
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+
+
+def gathered(world: World, value: Any) -> list[Any]:
+    """What every rank passed, by rank. Every rank calls this; it returns when all have."""
+    text = json.dumps(value).encode()
+    if world.size == 1:
+        return [json.loads(text)]
+    sizes = torch.zeros(world.size, dtype=torch.int64, device=world.device)
+    sizes[world.rank] = len(text)
+    ends = world.sum(sizes, label="sizes of words").cumsum(0).tolist()
+    # A sum gathers: everybody else's bytes are zero at this rank's place.
+    words = torch.zeros(ends[-1], dtype=torch.uint8, device=world.device)
+    mine = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    words[ends[world.rank] - len(text) : ends[world.rank]] = mine.to(world.device)
+    whole = world.sum(words, label="words of all ranks").cpu().numpy().tobytes()
+    return [json.loads(whole[start:end]) for start, end in zip([0, *ends], ends)]
+
+
+def raise_alike(world: World, error: Exception | None) -> None:
+    """If a rank has an error, every rank raises it. Every rank calls this."""
+    for rank, story in enumerate(gathered(world, None if error is None else str(error))):
+        if story is not None:
+            if error is not None and rank == world.rank:
+                raise error
+            raise ValueError(story)

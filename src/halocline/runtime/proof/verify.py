@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from halocline.plan.plan import Plan
-from halocline.runtime.boundary.crossing import sample_cuts
+from halocline.runtime.batch import sample_cuts
 from halocline.runtime.engine import Engine
 from halocline.runtime.layers import Layer, derived_seed, one_device
 from halocline.runtime.parallel.shard import whole
@@ -62,57 +63,36 @@ def reference(
     random numbers by step, layer and microbatch. They run within what `within` makes of the model."""
     net = tie(one_device(layers, seed), tied).to(device=device, dtype=dtype)
     update = optimizer(net.parameters()) if optimizer is not None else None
-    with within(net):
-        return _steps(net, plan, batches, loss, update, seed, device)
-
-
-def _steps(
-    net: nn.Sequential,
-    plan: Plan,
-    batches: Batches,
-    loss: Loss,
-    update: torch.optim.Optimizer | None,
-    seed: int,
-    device: torch.device | str,
-) -> Reference:
     found = Reference()
-    for step, (inputs, targets) in enumerate(batches):
-        whole = [t.to(device) for t in ([inputs] if isinstance(inputs, Tensor) else inputs)]
-        samples = whole[0].shape[0]
-        for parameter in net.parameters():
-            parameter.grad = None
-        total = 0.0
-        for number, (a, b) in enumerate(microbatches(plan, samples)):
-            value: Any = whole[0][a:b] if len(whole) == 1 else tuple(t[a:b] for t in whole)
-            for name, layer in zip(net._modules, net):  # one that is there twice included
-                seed_randomness(derived_seed(seed, step, name, number), torch.device(device))
-                value = layer(value)
-            mean = loss(value, _part(targets, a, b, device))
-            share = (b - a) / samples
-            (mean * share).backward()
-            total += mean.item() * share
-        found.gradients.append({n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None})
-        if update is not None:
-            update.step()
-        found.losses.append(total)
+    with within(net):
+        for step, (inputs, targets) in enumerate(batches):
+            samples = (inputs if isinstance(inputs, Tensor) else inputs[0]).shape[0]
+            net.zero_grad()
+            total = 0.0
+            for number, (a, b) in enumerate(chain(*sample_cuts(plan, samples))):
+                value = _part(inputs, a, b, device)
+                if isinstance(value, tuple) and len(value) == 1:
+                    value = value[0]
+                for name, layer in zip(net._modules, net):  # one that is there twice included
+                    seed_randomness(derived_seed(seed, step, name, number), torch.device(device))
+                    value = layer(value)
+                mean = loss(value, _part(targets, a, b, device))
+                share = (b - a) / samples
+                (mean * share).backward()
+                total += mean.item() * share
+            found.gradients.append({n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None})
+            if update is not None:
+                update.step()
+            found.losses.append(total)
     found.parameters = {name: p.detach() for name, p in net.named_parameters()}
     found.buffers = dict(net.named_buffers())
     return found
 
 
-def microbatches(plan: Plan, samples: int) -> list[tuple[int, int]]:
-    """The samples of every microbatch of a step, over all replicas."""
-    return [
-        (begin + a, begin + b)
-        for begin, end in sample_cuts(samples, plan.replicas)
-        for a, b in sample_cuts(end - begin, plan.microbatches)
-    ]
-
-
-def _part(targets: Any, a: int, b: int, device: torch.device | str) -> Any:
-    if isinstance(targets, Tensor):
-        return targets[a:b].to(device)
-    return tuple(t[a:b].to(device) for t in targets)
+def _part(tensors: Any, a: int, b: int, device: torch.device | str) -> Any:
+    if isinstance(tensors, Tensor):
+        return tensors[a:b].to(device)
+    return tuple(t[a:b].to(device) for t in tensors)
 
 
 # -- differences ---------------------------------------------------------------------------------------------------
@@ -174,13 +154,12 @@ def compare(engine: Engine, batches: Batches, known: Reference) -> Differences:
         result = engine.step(inputs, targets)
         expected = torch.tensor(known.losses[step], dtype=torch.float64)
         found.loss = max(found.loss, difference(torch.tensor(result.loss, dtype=torch.float64), expected))
-        gradients = known.gradients[step]
         ours = {name: None if p.grad is None else whole(p.grad) for name, p in engine.named_parameters()}
-        _note(found.gradients, ours, {name: gradients.get(name) for name in ours}, _largest(gradients))
+        _note(found.gradients, ours, known.gradients[step])
     parameters = {name: whole(parameter) for name, parameter in engine.named_parameters()}
-    _note(found.parameters, parameters, known.parameters, _largest(known.parameters))
+    _note(found.parameters, parameters, known.parameters)
     buffers = {name: whole(buffer) for name, buffer in engine.named_buffers()}
-    _note(found.buffers, buffers, known.buffers, _largest(known.buffers))
+    _note(found.buffers, buffers, known.buffers)
     return found
 
 
@@ -188,19 +167,14 @@ def between(ours: Reference, theirs: Reference) -> Differences:
     """Two runs of one device."""
     found = Differences(max(abs(a - b) / abs(b) if b else 0.0 for a, b in zip(ours.losses, theirs.losses)))
     for mine, its in zip(ours.gradients, theirs.gradients):
-        _note(found.gradients, mine, its, _largest(its))
-    _note(found.parameters, ours.parameters, theirs.parameters, _largest(theirs.parameters))
-    _note(found.buffers, ours.buffers, theirs.buffers, _largest(theirs.buffers))
+        _note(found.gradients, mine, its)
+    _note(found.parameters, ours.parameters, theirs.parameters)
+    _note(found.buffers, ours.buffers, theirs.buffers)
     return found
 
 
-def _note(
-    table: dict[str, float], ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None], largest: float
-) -> None:
+def _note(table: dict[str, float], ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor]) -> None:
+    largest = max((t.abs().max().item() for t in theirs.values() if t.numel()), default=0.0)
     for name, tensor in ours.items():
         value = difference(tensor, theirs.get(name), largest)
         table[name] = max(table.get(name, 0.0), value)
-
-
-def _largest(tensors: Mapping[str, Tensor]) -> float:
-    return max((t.abs().max().item() for t in tensors.values() if t.numel()), default=0.0)

@@ -17,9 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from halocline.runtime.transports.exchanger import TransportExchanger
-from halocline.runtime.transports.transport import Handle, Transport
-from halocline.tiling.exchanger import Exchanger
+from halocline.runtime.transports.transport import Handle, Later, Transport
 
 _ENVELOPE = 256
 _TAGS = 1 << 24
@@ -34,6 +32,7 @@ class Refused(ValueError):
 
 class Strict(Transport):
     name = "strict"
+    carries_tiles = True
     _made = 0
     _left: ClassVar[list[Any]] = []
     """Messages of a refused collective: nobody takes them, and gloo closes a connection whose message is dropped."""
@@ -42,12 +41,10 @@ class Strict(Transport):
         super().__init__(rank)
         self._tags = Strict._made % 64 * _TAGS
         Strict._made += 1
-        self._group: Any = dist.group.WORLD
         self._messages: dict[int, int] = {}
         """Peer -> messages so far between the two, both directions."""
         self._collectives: dict[int, int] = {}
         """Peer -> collectives so far that both took part in."""
-        self._exchangers: dict[Any, TransportExchanger] = {}
 
     # -- messages ------------------------------------------------------------------------------------------------
 
@@ -78,7 +75,12 @@ class Strict(Transport):
             self._group.send([envelope], peer, self._tags + 2 * number),
             self._group.send([message], peer, self._tags + 2 * number + 1),
         ]
-        return _Sent(works, [envelope, message])
+
+        def wait(timeout: timedelta) -> None:
+            for work in works:
+                work.wait(timeout)
+
+        return Later(wait, envelope, message)
 
     def _receive(self, message: Tensor, peer: int, number: int, label: object) -> Handle:
         self._check_tensor(message, label)
@@ -95,7 +97,7 @@ class Strict(Transport):
                 )
             self._group.recv([message], peer, self._tags + 2 * number + 1).wait(timeout)
 
-        return _Later(check)
+        return Later(check)
 
     def _check_tensor(self, tensor: Tensor, label: object) -> None:
         if not tensor.is_contiguous():
@@ -107,10 +109,12 @@ class Strict(Transport):
     # -- collectives ---------------------------------------------------------------------------------------------
 
     def all_reduce(self, tensor: Tensor, group: Any = None, label: object = "") -> Handle:
-        return self._collective("all_reduce", tensor, group, label, lambda: _all_reduce(tensor, group))
+        start = super().all_reduce
+        return self._collective("all_reduce", tensor, group, label, lambda: start(tensor, group))
 
     def all_gather(self, parts: list[Tensor], tensor: Tensor, group: Any = None, label: object = "") -> Handle:
-        return self._collective("all_gather", tensor, group, label, lambda: _all_gather(parts, tensor, group))
+        start = super().all_gather
+        return self._collective("all_gather", tensor, group, label, lambda: start(parts, tensor, group))
 
     def _collective(self, name: str, tensor: Tensor, group: Any, label: object, start: Callable[[], Any]) -> Handle:
         self._check_tensor(tensor, label)
@@ -140,20 +144,7 @@ class Strict(Transport):
                 sent.wait(timeout)
             start().wait(timeout)
 
-        return _Later(check)
-
-    def exchanger(self, group: Any, deadline: float) -> Exchanger:
-        if group not in self._exchangers:
-            self._exchangers[group] = TransportExchanger(self, group, deadline)
-        return self._exchangers[group]
-
-
-def _all_reduce(tensor: Tensor, group: Any) -> Any:
-    return dist.all_reduce(tensor, group=group, async_op=True)
-
-
-def _all_gather(parts: list[Tensor], tensor: Tensor, group: Any) -> Any:
-    return dist.all_gather(parts, tensor, group=group, async_op=True)
+        return Later(check)
 
 
 def _describe(label: object, tensor: Tensor) -> str:
@@ -167,22 +158,3 @@ def _write(text: str) -> Tensor:
 
 def _read(envelope: Tensor) -> str:
     return bytes(envelope.tolist()).rstrip(b"\0").decode(errors="replace")
-
-
-class _Sent:
-    def __init__(self, works: list[Any], kept: list[Tensor]) -> None:
-        self.works, self.kept = works, kept
-
-    def wait(self, timeout: timedelta) -> None:
-        for work in self.works:
-            work.wait(timeout)
-
-
-class _Later:
-    """Checked, and only then carried out, when it is waited for."""
-
-    def __init__(self, check: Callable[[timedelta], None]) -> None:
-        self.check = check
-
-    def wait(self, timeout: timedelta) -> None:
-        self.check(timeout)

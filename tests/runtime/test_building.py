@@ -1,11 +1,11 @@
-"""Compiled layers give what eager ones give, under a pipeline, recomputed, and among tensor ranks."""
+"""Layers as a rank builds them: compiled ones give what eager ones give, in a pipeline and among tensor ranks."""
 
 from __future__ import annotations
 
 import pytest
 from torch import nn
 
-from halocline.runtime.compiling import compile_layers
+from halocline.runtime.building import compile_layers
 from harness.checks.transformers import compare_all, exact, plan
 from harness.ranks import on_processes
 from harness.teams import LANES, ONE, plan_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from halocline.plan import Plan
-from halocline.runtime.boundary.patchwork import Patchwork
+from halocline.runtime.batch import Patchwork
 from harness.checks.reading import by_pieces, evaluated, observed, offloaded
 from harness.ranks import on_processes
 from harness.teams import LANES, ONE, Team, plan_of, tiles

@@ -1,18 +1,52 @@
-"""Out of memory: an error that says which rank, stage and instruction, what was held, and which plan would need half.
-
-Knows what an executor holds; nothing of how it came there.
+"""Errors in the plan's words: which layers torch's and Python's own come from, and which rank is out of memory, what it
+held, and which plan would need half.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from halocline.plan.plan import Plan
-from halocline.runtime.stage import Held
+from halocline.runtime.layers import Layers
 from halocline.schedule.instruction import COMPUTE, Instruction
+
+if TYPE_CHECKING:
+    from halocline.runtime.stage import Held
+
+KNOWN = {
+    "'tuple' object has no attribute": (
+        "asks what it is given for an attribute, and a stage is given a plain tuple of what the one before returned: "
+        "take its parts by number, or put both layers into one stage"
+    ),
+    "_apply(): Couldn't swap": (
+        "makes a module in its forward and moves it, which a run without data cannot: make it in __init__"
+    ),
+    "modified by an inplace operation": (
+        "write in a forward to what a backward needs, perhaps that of an earlier microbatch: change parameters between "
+        "steps and other tensors not in place, or use one microbatch"
+    ),
+    "torch.utils.checkpoint is incompatible with .grad()": (
+        "call torch.utils.checkpoint with use_reentrant=True, and zb-h1 runs a backward in two halves: pass "
+        "use_reentrant=False, or use another schedule"
+    ),
+}
+"""What such an error says -> what layers do then, and a way out."""
+
+
+def tell(error: Exception, who: str, where: str = "") -> None:
+    """Say which layers an error came from, and why if the plan is the reason."""
+    for sign, reason in KNOWN.items():
+        if sign in str(error):
+            raise ValueError(f"{who} {reason}") from error
+    error.__notes__ = [*getattr(error, "__notes__", ()), f"in {who}{where}"]  # as Python 3.11's add_note does
+
+
+def named(layers: Layers) -> str:
+    return f"layers {layers[0][0]} to {layers[-1][0]}"
 
 
 class OutOfMemory(RuntimeError):

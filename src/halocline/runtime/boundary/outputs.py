@@ -1,4 +1,4 @@
-"""What a layer may hand on over a stage boundary: tensors, in a shape that arrives as it left."""
+"""What a stage's layers may return, so that it can cross a boundary and arrive as it left; refuses what cannot."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from halocline.runtime.boundary.crossing import Crossing
+from halocline.runtime.layers import Layers
 
 
 def as_tensors(value: Any, name: str) -> list[Tensor]:
@@ -23,7 +24,7 @@ def as_tensors(value: Any, name: str) -> list[Tensor]:
     )
 
 
-def handed_on(value: Any, name: str) -> list[Tensor]:
+def outputs_of(value: Any, name: str) -> list[Tensor]:
     """The same for a stage's last layer, whose next one gets a tensor, or a tuple of several."""
     tensors = as_tensors(value, name)
     if len(tensors) == 1 and not isinstance(value, Tensor):
@@ -38,9 +39,9 @@ SAME = {torch.float64: 1e-8, torch.float32: 1e-3}
 """How far, of the largest value, two runs of the same layers may be apart: a GPU adds up in another order each time."""
 
 
-def require_same_again(handed: Sequence[Tensor], again: Sequence[Tensor], who: str) -> None:
-    """Refuse a stage whose recomputation makes something else than what was handed on."""
-    for first, second in zip(handed, again):
+def require_same_again(sent: Sequence[Tensor], again: Sequence[Tensor], who: str) -> None:
+    """Refuse a stage whose recomputation makes something else than what was sent."""
+    for first, second in zip(sent, again):
         a, b = (
             torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (first.detach(), second.detach())
         )
@@ -54,7 +55,7 @@ def require_same_again(handed: Sequence[Tensor], again: Sequence[Tensor], who: s
             )
 
 
-def put_together(tensors: Sequence[Tensor], crossings: Sequence[Crossing]) -> Any:
+def input_of(tensors: Sequence[Tensor], crossings: Sequence[Crossing]) -> Any:
     """What a stage's first layer is given."""
     if len(tensors) == 1:
         return tensors[0]
@@ -97,7 +98,7 @@ def _apart(a: Tensor, b: Tensor) -> bool:
     return False
 
 
-def require_no_twin(layers: Sequence[tuple[str, nn.Module]], written: Sequence[Crossing]) -> None:
+def require_no_twin(layers: Layers, written: Sequence[Crossing]) -> None:
     """Refuse layers that write to inputs that on one device share memory with others, and arrive apart."""
     if any(crossing.twin for crossing in written):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Ranks that share a stage and begin apart are found before the first step."""
+"""What an engine is given: ranks that share a stage and begin apart are found before the first step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from halocline.plan import Layout, Plan
-from halocline.runtime.guards.equal_weights import fingerprints, require_equal
+from halocline.runtime.guards.arguments import fingerprints, require_equal
 
 
 def summed(seeds: tuple[int, int]) -> torch.Tensor:

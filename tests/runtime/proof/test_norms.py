@@ -1,17 +1,99 @@
-"""Norms written out are torch's norms, and right where torch's kernels misread strides."""
+"""Norms that torch misreads are told by name; written out they are torch's, and right where torch is not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import permutations, product
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from halocline.runtime.proof.written_norms import written_norms
+from halocline.runtime.proof.norms import MisreadNorms, WrittenNorms
+
+
+def laid(shape: tuple[int, ...], order: tuple[int, ...], seed: int) -> Tensor:
+    """An image whose dims lie in memory in this order."""
+    values = torch.randn([shape[d] for d in order], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return values.permute([order.index(d) for d in range(len(shape))])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("function", [F.batch_norm, F.instance_norm])
+@pytest.mark.parametrize("shape", [(1, 3, 4, 5), (2, 3, 4, 1), (2, 3, 4, 5), (1, 3, 6)])
+def test_a_norm_is_misread_where_its_gradient_is_wrong(shape: tuple[int, ...], function: Any, training: bool) -> None:
+    """Inputs and gradients in all orders: the kernel is suspected where norms written out differ, and nowhere else."""
+    orders = list(permutations(range(len(shape))))
+    given = torch.tensor([0.3, -0.2, 0.1]).double(), torch.tensor([2.0, 1.0, 0.5]).double()
+    wrong = 0
+    for order, grad_order in product(orders[::5] + orders[-1:], orders):
+        x, grad = laid(shape, order, 0), laid(shape, grad_order, 1)
+        gradients = []
+        for mode in (watched := MisreadNorms([]), WrittenNorms()):
+            leaf = x.detach().requires_grad_()
+            with mode:
+                function(leaf, *(t.clone() for t in given), None, None, training).backward(grad)
+            gradients.append(leaf.grad)
+        differs = not torch.allclose(*gradients, rtol=1e-8, atol=1e-8)
+        assert bool(watched.names) == differs, (order, grad_order)
+        wrong += differs
+    ambiguous = shape[0] == 1 or shape[-1] == 1 or function is F.instance_norm
+    assert (wrong > 0) == (ambiguous and len(shape) == 4)
+
+
+class Sequence(nn.Module):
+    """A norm, and the pixels as a sequence whose second dim are the samples, as nn.MultiheadAttention has them."""
+
+    def __init__(self, recompute: bool = False) -> None:
+        super().__init__()
+        self.norm, self.after, self.recompute = nn.BatchNorm2d(3), nn.LayerNorm(3), recompute
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = checkpoint(self.norm, x, use_reentrant=False) if self.recompute else self.norm(x)
+        return self.after(y.permute(2, 3, 0, 1)).permute(2, 3, 0, 1)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_modules_are_named_in_the_order_of_the_model(recompute: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(Sequence(recompute), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Sequential(Sequence()))
+    with MisreadNorms(net.named_children()) as watched:
+        net(torch.randn(2, 3, 4, 5)).square().sum().backward()
+    assert watched.names == []
+    drawn = torch.get_rng_state()
+    with MisreadNorms(net.named_children()) as watched:
+        net(torch.ones(1, 3, 4, 5)).square().sum().backward()
+    assert watched.names == ["0.norm", "3.0.norm"]
+    assert torch.equal(torch.get_rng_state(), drawn), "nothing that a model would have drawn is"
+    watched.names = []
+    net(torch.randn(1, 3, 4, 5)).sum().backward()
+    assert watched.names == [], "it is over"
+
+
+def test_a_norm_of_the_loss() -> None:
+    x = torch.randn(1, 3, 4, 5, requires_grad=True)
+    with MisreadNorms([]) as watched:
+        F.layer_norm(F.batch_norm(x, None, None, training=True).permute(2, 3, 0, 1), (3,)).square().sum().backward()
+    assert watched.names == ["of the loss"]
+
+
+def test_a_forward_that_fails_leaves_no_name_behind() -> None:
+    net = nn.Sequential(Sequence())
+    with MisreadNorms(net.named_children()) as watched:
+        with pytest.raises(ValueError):
+            net[0](torch.randn(3))
+        assert watched._inside == ["of the loss"]
+
+
+def test_a_gradient_that_is_one_number_repeated() -> None:
+    x = torch.randn(1, 3, 4, 5, requires_grad=True)
+    with MisreadNorms([]) as watched:
+        F.instance_norm(F.batch_norm(x, None, None, training=True)).sum().backward()
+    assert watched.names == []
 
 
 def image(*shape: int) -> Tensor:
@@ -48,7 +130,7 @@ def results(norm: nn.Module, x: Tensor, grad: Tensor) -> list[Tensor]:
 def test_they_are_torchs(name: str, training: bool, memory_format: torch.memory_format) -> None:
     x = image(2, 6, 7, 5).contiguous(memory_format=memory_format)
     expected = results(NORMS[name]().train(training), x, image(2, 6, 7, 5))
-    with written_norms():
+    with WrittenNorms():
         found = results(NORMS[name]().train(training), x, image(2, 6, 7, 5))
     assert len(found) == len(expected)
     for a, b in zip(found, expected):
@@ -101,7 +183,7 @@ def test_every_way_to_call_them(name: str) -> None:
             out = CALLS[name](x, w, image(6).detach().abs())
         return [out.detach(), *torch.autograd.grad(out.tanh().sum(), (x, w), allow_unused=True, materialize_grads=True)]
 
-    for found, expected in zip(ran(written_norms()), ran(nullcontext())):
+    for found, expected in zip(ran(WrittenNorms()), ran(nullcontext())):
         assert found.stride() == expected.stride()
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
@@ -113,14 +195,14 @@ def test_low_precision(dtype: torch.dtype, autocast: bool) -> None:
         with within, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             return nn.BatchNorm2d(6)(image(2, 6, 7, 5).to(dtype))
 
-    found, expected = ran(written_norms()), ran(nullcontext())
+    found, expected = ran(WrittenNorms()), ran(nullcontext())
     assert found.dtype == expected.dtype
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2}[found.dtype]
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_what_torch_refuses_is_refused() -> None:
-    with written_norms(), pytest.raises(ValueError, match="more than 1 value per channel"):
+    with WrittenNorms(), pytest.raises(ValueError, match="more than 1 value per channel"):
         nn.BatchNorm2d(6).double()(image(1, 6, 1, 1))
 
 
@@ -146,7 +228,7 @@ def test_permuted_gradients_that_torch_misreads(norm: str, shape: tuple[int, ...
     x, grad = permuted(*shape)
     function, dims = (F.batch_norm, [0, 2, 3]) if norm == "batch" else (F.instance_norm, [2, 3])
     x.requires_grad_()
-    with written_norms():
+    with WrittenNorms():
         out = function(x, None, None, None, None, True)
     out.backward(grad)
     assert x.grad is not None
