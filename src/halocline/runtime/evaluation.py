@@ -55,8 +55,7 @@ class ForwardExecutor(Executor):
         self.instructions = [i for i in every if _forward_only(i) and work.samples[i.microbatch]]
         try:
             self.run(work, lambda: None)
-            while self.leaving:
-                self._let_go(self.leaving.popleft())
+            self.flight.settle(self.current)
         finally:
             self.instructions = every
             self.held.clear()

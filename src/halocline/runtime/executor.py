@@ -16,9 +16,9 @@ for by whoever needs them; buffers live from their receive to their free.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -26,11 +26,13 @@ from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
 from halocline.runtime.batch import Microbatches, to_device
+from halocline.runtime.boundary.crossing import Crossing
 from halocline.runtime.boundary.message import StageMessages
 from halocline.runtime.boundary.shapes import Detached, Shapes
 from halocline.runtime.guards.errors import OutOfMemory, is_shortage
 from halocline.runtime.guards.shared import Common
 from halocline.runtime.guards.unchanged import FirstLooks
+from halocline.runtime.in_flight import InFlight, assembled
 from halocline.runtime.layers import parameters_of
 from halocline.runtime.parallel.reduction import Reduction, parts_of_team
 from halocline.runtime.parallel.shard import is_split
@@ -54,10 +56,6 @@ from halocline.schedule.instruction import (
     Instruction,
 )
 from halocline.tiling.exchanger import ExchangeTimeout
-
-TRAVELLING = 4
-"""Sent buffers that may live past their free: a message leaves only when its receiver, who may be busy, asks for it,
-and standing idle until then would cost more than the buffer."""
 
 
 class Simulated(Protocol):
@@ -183,100 +181,47 @@ class Executor:
             self.layout.plan,
             self.work.samples,
             self.held,
-            [message for message, _ in self.sent.values()],
+            self.flight.sent,
             [p for runner in self.runners.values() for p in parameters_of(runner.layers)],
         )
 
     def _begin(self, work: Microbatches, finish: Callable[[], None]) -> None:
         self.work, self.finish = work, finish
         self.held: dict[tuple[int, int, int], Held] = {}
-        self.arriving: dict[tuple[str, int, int, int], list[tuple[Instruction, Tensor | None, Any]]] = {}
-        self.sent: dict[tuple[Any, ...], tuple[Tensor, Any]] = {}
-        self.leaving: deque[Instruction] = deque()
-        """Frees of sent buffers that have not been waited for."""
+        self.flight = InFlight(self.world, self.layout, self.messages, self.events, work.samples)
         self.reductions: dict[Instruction, Reduction] = {}
 
     # -- messages ------------------------------------------------------------------------------------------------
 
-    def _global(self, local: int) -> int:
-        return self.replica * self.layout.ranks_per_replica + local
-
     def _send(self, instruction: Instruction) -> None:
-        _, pipe, stage, microbatch, what, peer = instruction
-        carried = self.messages.between(pipe, stage, self.work.samples[microbatch], what, peer)
-        if not carried.parts:
-            return
-        if what == ACTIVATION:
-            tensors = [t.detach() for t in self.held[pipe, stage, microbatch].outputs]
-        else:
+        _, pipe, stage, microbatch, what, _ = instruction
+
+        def tensors() -> list[Tensor]:
+            if what == ACTIVATION:
+                return [t.detach() for t in self.held[pipe, stage, microbatch].outputs]
             held = self.held[pipe, stage + 1, microbatch]
-            tensors = [torch.zeros_like(t) if g is None else g for t, g in zip(held.inputs, held.input_gradients)]
-        message = carried.pack(tensors)
-        self.sent[instruction[1:]] = message, self.world.send(message, self._global(peer), instruction[1:5])
+            return [torch.zeros_like(t) if g is None else g for t, g in zip(held.inputs, held.input_gradients)]
+
+        self.flight.send(instruction, tensors)
 
     def _receive(self, instruction: Instruction) -> None:
-        _, pipe, stage, microbatch, what, peer = instruction
-        carried = self.messages.between(pipe, stage, self.work.samples[microbatch], what, peer)
-        message, handle = None, None
-        if carried.parts:
-            message, handle = self.world.receive(carried.size, self._global(peer), instruction[1:5])
-        self.arriving.setdefault((what, pipe, stage, microbatch), []).append((instruction, message, handle))
+        self.flight.receive(instruction)
 
-    def _arrived(self, what: str, pipe: int, stage: int, microbatch: int) -> list[tuple[int, Tensor]]:
-        """Wait for a tensor's messages."""
-        found = []
-        self._wait()
-        for receive, message, handle in self.arriving.pop((what, pipe, stage, microbatch), []):
-            if message is None:
-                continue
-            peer = self._global(receive.peer)
-            self.events.wait(receive)
-            self.world.wait(
-                handle,
-                f"rank {self.world.rank} waits in {self.current} for {what} p{pipe} s{stage} m{microbatch} "
-                f"from rank {peer}",
-                peer,
-            )
-            self.events.ready(receive)
-            found.append((receive.peer, message))
-        self._ready()
-        return found
-
-    def _assembled(
+    def _received(
         self, what: str, pipe: int, stage: int, microbatch: int, room: Callable[[], list[Tensor]]
     ) -> list[Any]:
-        """The tensors that messages brought. One that brought everything is used as it came; else they are put together
-        in `room` (gradients from several ranks add up)."""
-        samples = self.work.samples[microbatch]
-        messages = self._arrived(what, pipe, stage, microbatch)
-        carried = [self.messages.between(pipe, stage, samples, what, peer) for peer, _ in messages]
-        if len(messages) == 1 and carried[0].whole:
-            return carried[0].views(messages[0][1])
-        tensors = room()
-        for each, (_, message) in zip(carried, messages):
-            each.unpack(message, tensors, add=what == GRADIENT)
-        return tensors
+        """What other ranks send over the boundary below a stage; put together in `room`, where it has to be."""
+        self._wait()
+        arrived = self.flight.arrived((pipe, stage, microbatch, what), self.current)
+        self._ready()
+        return assembled(arrived, what, room)
 
     def _free(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, peer = instruction
         if peer < 0:
             del self.held[pipe, stage, microbatch]
-            return
-        if instruction[1:] in self.sent:
-            self.leaving.append(instruction)
-            if len(self.leaving) > TRAVELLING:
-                self._let_go(self.leaving.popleft())
-
-    def _let_go(self, instruction: Instruction) -> None:
-        """Wait until a sent buffer has left, and drop it."""
-        _, pipe, stage, microbatch, what, peer = instruction
-        self.world.wait(
-            self.sent[instruction[1:]][1],
-            f"rank {self.world.rank} waits in {self.current} for rank {self._global(peer)} to take "
-            f"{what} p{pipe} s{stage} m{microbatch}",
-            self._global(peer),
-        )
-        del self.sent[instruction[1:]]
+        else:
+            self.flight.free(instruction, self.current)
 
     # -- compute -------------------------------------------------------------------------------------------------
 
@@ -296,14 +241,8 @@ class Executor:
             above = self.held[pipe, stage - 1, microbatch]
             inputs = [t.detach() for t in above.outputs]  # the same ranks hold both stages: handed over as it is
         else:
-            device = self.world.device
-            inputs = self._assembled(
-                ACTIVATION,
-                pipe,
-                stage - 1,
-                microbatch,
-                lambda: [c.empty(runner.origin(c), device) for c in received],
-            )
+            room = partial(_room, runner, received, self.world.device)
+            inputs = self._received(ACTIVATION, pipe, stage - 1, microbatch, room)
         if runner.options.channels_last and not stage:
             inputs = [t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in inputs]
         if stage:
@@ -365,7 +304,7 @@ class Executor:
 
     def _output_gradients(self, pipe: int, stage: int, microbatch: int) -> list[Any]:
         outputs = self.held[pipe, stage, microbatch].outputs
-        found = self._assembled(GRADIENT, pipe, stage, microbatch, lambda: [torch.zeros_like(t) for t in outputs])
+        found = self._received(GRADIENT, pipe, stage, microbatch, lambda: [torch.zeros_like(t) for t in outputs])
         return self.detached.drop(pipe, stage + 1, found)
 
     def _backward(self, instruction: Instruction) -> None:
@@ -414,11 +353,15 @@ class Executor:
 
     def _step(self, instruction: Instruction) -> None:
         self._wait()
-        while self.leaving:
-            self._let_go(self.leaving.popleft())
+        self.flight.settle(self.current)
         for started, reduction in self.reductions.items():
             self.events.wait(started)
             reduction.finish()
             self.events.ready(started, reduction.ended())
         self._ready()
         self.finish()
+
+
+def _room(runner: StageRunner, crossings: Sequence[Crossing], device: torch.device) -> list[Tensor]:
+    """Room for what enters a stage, as this rank holds it."""
+    return [crossing.empty(runner.origin(crossing), device) for crossing in crossings]
