@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import curve_fit, linprog
 
 from halocline.energy.frontier.choices import Choice
-from halocline.energy.frontier.curve import TICKS, convex, hull, ticks_of
-from halocline.energy.frontier.exponential import candidates, exponential, fit, units
+from halocline.energy.frontier.curve import TICKS, candidates, convex, exponential, fit, hull, ticks_of, units
 from halocline.energy.profile.table import ProfileTable
 
 PROFILE = Path(__file__).parents[3] / "examples" / "profiles" / "gpt3-175b-a100.csv"

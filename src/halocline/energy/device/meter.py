@@ -65,5 +65,5 @@ class Clock(Protocol):
         ...
 
     def rescue(self) -> list[str]:
-        """The words with which `halocline.energy.device.warden` resets this clock from outside."""
+        """The words with which the warden (see clock) resets this clock from outside."""
         ...

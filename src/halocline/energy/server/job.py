@@ -20,16 +20,14 @@ from dataclasses import replace
 from typing import Any
 
 from halocline.energy.seat import Seat
-from halocline.energy.server.digest import Digest, digest
+from halocline.energy.server.digest import Digest, RoundLog, digest
 from halocline.energy.server.gate import Gate
-from halocline.energy.server.measured import RoundLog
-from halocline.energy.server.rate import Rates
-from halocline.energy.server.refusal import Refusal
+from halocline.energy.server.limits import Rates
 from halocline.energy.server.schedulers import Roster, Scheduler, make_scheduler
-from halocline.energy.server.schedulers.turn import Notice, Turn
-from halocline.energy.server.settings import Settings
+from halocline.energy.server.schedulers.scheduler import Notice, Turn
+from halocline.energy.server.settings import ServerSettings
 from halocline.energy.server.store import Store, StoredJob
-from halocline.energy.server.wire import JobInfo, RankInfo, Result, Straggler
+from halocline.energy.server.wire import JobInfo, RankInfo, Refusal, Result, Straggler
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.schedule.generate import generate
@@ -41,7 +39,9 @@ _KEPT_ROUNDS = 1024
 class Job:
     """One training job."""
 
-    def __init__(self, name: str, info: JobInfo, plan: Plan, created: float, store: Store, settings: Settings) -> None:
+    def __init__(
+        self, name: str, info: JobInfo, plan: Plan, created: float, store: Store, settings: ServerSettings
+    ) -> None:
         self.name, self.info, self.plan, self.created = name, info, plan, created
         self.touched = time.time()
         self.scheduler_name = info.scheduler or settings.scheduler

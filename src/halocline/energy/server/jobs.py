@@ -10,10 +10,9 @@ from collections.abc import Iterator
 
 from halocline.energy.seat import job_degrees
 from halocline.energy.server.job import Job
-from halocline.energy.server.refusal import Refusal, unknown_job
-from halocline.energy.server.settings import SCHEDULERS, Settings
+from halocline.energy.server.settings import SCHEDULERS, ServerSettings
 from halocline.energy.server.store import Store
-from halocline.energy.server.wire import LONGEST_PLAN, JobInfo, SweepMessage
+from halocline.energy.server.wire import LONGEST_PLAN, JobInfo, Refusal, SweepMessage
 from halocline.plan.plan import Plan
 
 _MOST_WORK = 1_000_000
@@ -25,7 +24,7 @@ _LOG = logging.getLogger("halocline.energy.server")
 class Jobs:
     """Every job, in memory and in the store."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: ServerSettings) -> None:
         self._store, self._settings = store, settings
         self._jobs: dict[str, Job] = {}
 
@@ -54,7 +53,7 @@ class Jobs:
     def find(self, name: str) -> Job:
         job = self._jobs.get(name)
         if job is None:
-            raise unknown_job(name)
+            raise Refusal(404, f"job {name[:80]!r} is not known here: register it with POST /register_job")
         return job
 
     async def register(self, info: JobInfo) -> str:

@@ -1,8 +1,8 @@
 """instruction-profiler: profiles a job while it trains, solves for its frontier, and deploys it, without a restart.
 
-    profiling   every stage descends from its highest frequency until energy no longer falls (see descent)
+    profiling   every stage descends from its highest frequency until energy no longer falls (see sweep)
     solving     the frontier of what was measured; ranks wait a little, then go on at their highest frequency
-    deployed    the fastest plan, and with a straggler the slowest that still meets it (see straggling)
+    deployed    the fastest plan, and with a straggler the slowest that still meets it (see `frontier.ease`)
 
 Where the frontier cannot be had (failed), ranks stay at their highest frequency and the reason is told.
 """
@@ -14,30 +14,37 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.frontier import Frontier, solve
-from halocline.energy.frontier.straggling import ease
-from halocline.energy.profile.descent import Descent
-from halocline.energy.profile.table import ProfileTable, Row
+from halocline.energy.frontier.frontier import Frontier, ease, solve
+from halocline.energy.profile.sweep import Descent
+from halocline.energy.profile.table import Estimate, ProfileTable, Row, of_team
 from halocline.energy.server.digest import Digest, Part
-from halocline.energy.server.refusal import Refusal
-from halocline.energy.server.schedulers.point_solution import keeps_up
-from halocline.energy.server.schedulers.scheduler import Frequencies, Roster
-from halocline.energy.server.schedulers.turn import DEPLOYED, FAILED, PROFILING, SOLVING, Notice, Turn
-from halocline.energy.server.settings import Settings
+from halocline.energy.server.schedulers.scheduler import (
+    DEPLOYED,
+    FAILED,
+    PROFILING,
+    SOLVING,
+    Frequencies,
+    Notice,
+    Roster,
+    Scheduler,
+    Turn,
+)
+from halocline.energy.server.settings import ServerSettings
 from halocline.energy.server.timeline import Draftsman, Timeline
+from halocline.energy.server.wire import Refusal
 from halocline.schedule.instruction import REDUCE
 
 _LOG = logging.getLogger("halocline.energy.server")
 
 
-class InstructionProfiler:
+class InstructionProfiler(Scheduler):
     """Learns from every turn until it has a frontier."""
 
-    def __init__(self, roster: Roster, settings: Settings) -> None:
-        self._roster = roster
+    solution: Frontier | None = None
+
+    def __init__(self, roster: Roster, settings: ServerSettings) -> None:
+        super().__init__(roster)
         self.phase = PROFILING
-        self.reason = ""
-        self.solution: Frontier | None = None
         self._needed = [
             {kind for row in roster.rows for kind, at in row if at == stage} for stage in range(len(roster.members))
         ]
@@ -51,9 +58,7 @@ class InstructionProfiler:
             for stage in range(len(roster.members))
         ]
         self._rows: dict[tuple[int, str, int], Row] = {}
-        self._idle_time = 0.0
-        self._idle_energy = 0.0
-        self._notice: Notice | None = None
+        self._idle_time = self._idle_energy = 0.0
         self._eased: dict[Notice, FrequencyPlan | None] = {}
         """For a notice that names a rank, the plan of the straggler's own replica; None where there is none better."""
 
@@ -110,18 +115,13 @@ class InstructionProfiler:
         if all(descent.done for descent in self._descents):
             self.phase = SOLVING
 
-    def notify(self, notice: Notice | None) -> None:
-        self._notice = notice
-
     # -- solving -------------------------------------------------------------------------------------------------
 
     @property
     def unsolved(self) -> bool:
-        return self.phase == SOLVING or (self.phase == DEPLOYED and self._can_ease and self._notice not in self._eased)
-
-    @property
-    def _can_ease(self) -> bool:
-        return self._notice is not None and self._notice.rank is not None
+        notice = self._notice
+        known = notice is None or notice.rank is None or notice in self._eased
+        return self.phase == SOLVING or (self.phase == DEPLOYED and not known)
 
     def solve(self) -> None:
         profile = self.profile
@@ -160,8 +160,7 @@ class InstructionProfiler:
     def frequencies(self, turn: Turn, rank: int) -> Frequencies:
         if turn.clocks is not None:
             return [(kind, turn.clocks[stage]) for kind, stage in self._roster.rows[self._roster.local_rank(rank)]]
-        plan = self.played(turn, rank)
-        return self._roster.highest(rank) if plan is None else self._roster.of_plan(plan, rank)
+        return super().frequencies(turn, rank)
 
     def played(self, turn: Turn, rank: int) -> FrequencyPlan | None:
         if turn.time is None or self.solution is None:
@@ -171,11 +170,11 @@ class InstructionProfiler:
             own = self._eased.get(notice)
             if own is not None:
                 return own
-        return self._plan(self.solution.time_min if keeps_up(turn, rank, self._roster) else turn.time)
+        return self._plan(self.solution.time_min if self._keeps_up(turn, rank) else turn.time)
 
     def drawn(self, plan: FrequencyPlan) -> Timeline:
         assert self._draftsman is not None
-        return self._draftsman.of([self._roster.row_of(plan, local) for local in range(len(self._roster.rows))])
+        return self._draftsman.of(self._roster.rows_of(plan))
 
     def _plan(self, time: float) -> FrequencyPlan:
         """All ranks ask for the same few plans, and each takes a while to round to frequencies."""
@@ -200,13 +199,7 @@ def _common(roster: Roster, stage: int) -> list[int]:
 
 
 def _row(part: Part, frequency: int, found: Sequence[Digest]) -> Row:
-    """A team takes as long as its slowest rank; energy is the mean of its ranks."""
-    stage, kind = part
     both = [digest for digest in found if part in digest.times and part in digest.energies]
-    return Row(
-        stage,
-        kind.replace("-", "_"),
-        frequency,
-        max(digest.times[part] for digest in both),
-        sum(digest.energies[part] for digest in both) / len(both),
-    )
+    times = [Estimate(digest.times[part], 0.0) for digest in both]
+    time, energy = of_team(times, [Estimate(digest.energies[part], 0.0) for digest in both])
+    return Row(*part, frequency, time.value, energy.value)
