@@ -110,8 +110,9 @@ class Client:
 
     def register_rank(self, job: str, rank: int, plan: Plan, frequencies: Sequence[int]) -> None:
         """Announces a rank of a job and the MHz it can run at."""
-        seat = Seat.of(plan, rank)
-        body = {"rank": rank, **seat.to_wire(), "available_frequencies": list(frequencies)}
+        replica, place, member = Seat.of(plan, rank)
+        seat = {"rank": rank, "dp_rank": replica, "pp_rank": place, "tp_rank": member}
+        body = {**seat, "available_frequencies": list(frequencies)}
         self.ask("POST", f"/register_rank/{job}", body)
 
     def schedule(self, job: str, rank: int) -> RankSchedule:
@@ -156,28 +157,20 @@ class Client:
         """A straggler makes iterations take `factor` times the shortest; 1 says that it is over. Name its rank or its
         replica if it is one of this job's."""
         body = {"factor": factor, "rank": rank, "dp_rank": replica}
-        reply: dict[str, Any] = self.ask("POST", f"/straggler/{job}", body)
-        return reply
+        return dict(self.ask("POST", f"/straggler/{job}", body))
 
     # -- what anybody may ask ------------------------------------------------------------------------------------
 
     def jobs(self) -> list[dict[str, Any]]:
-        reply: list[dict[str, Any]] = self.ask("GET", "/jobs")
-        return reply
+        return list(self.ask("GET", "/jobs"))
 
     def job(self, job: str) -> dict[str, Any]:
-        reply: dict[str, Any] = self.ask("GET", f"/jobs/{job}")
-        return reply
+        return dict(self.ask("GET", f"/jobs/{job}"))
 
     def frontier(self, job: str, time: float | None = None) -> dict[str, Any]:
         """The job's frontier; with a time, also the plan that meets it and its timeline."""
         query = "" if time is None else f"?{urlencode({'time': time})}"
-        reply: dict[str, Any] = self.ask("GET", f"/frontier/{job}{query}")
-        return reply
-
-    def info(self) -> dict[str, Any]:
-        reply: dict[str, Any] = self.ask("GET", "/info")
-        return reply
+        return dict(self.ask("GET", f"/frontier/{job}{query}"))
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
@@ -245,16 +238,6 @@ class RankClient:
             self.client.report(
                 self.job, self.rank, times, energies, time_breakdown, energy_breakdown, round=self._round
             )
-        except (ServerGone, ServerRefused, ValueError) as error:
-            self._lost(error)
-            return False
-        self._found()
-        return True
-
-    def straggler(self, factor: float) -> bool:
-        """Whether the server took notice that this rank is a straggler."""
-        try:
-            self.client.straggler(self.job, factor, rank=self.rank)
         except (ServerGone, ServerRefused, ValueError) as error:
             self._lost(error)
             return False

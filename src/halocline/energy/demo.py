@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,17 +147,11 @@ def _started(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes
         try:
             yield process
         finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            process.send_signal(number)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                continue
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                if process.poll() is None:
+                    process.send_signal(number)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(10)
 
 
 def _address(server: subprocess.Popen[bytes], log: Path, end: float) -> str:

@@ -32,9 +32,6 @@ class Seat(NamedTuple):
         """Whose list of instructions is played here: a rank of one replica."""
         return sum(stage.team_size for stage in plan.stages[: self.place]) + self.member
 
-    def to_wire(self) -> dict[str, int]:
-        return {"dp_rank": self.replica, "pp_rank": self.place, "tp_rank": self.member}
-
 
 def job_degrees(plan: Plan) -> dict[str, int]:
     """A plan in the four numbers of the wire. The tensor degree is the size of the largest team."""

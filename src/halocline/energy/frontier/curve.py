@@ -41,13 +41,6 @@ class Curve(NamedTuple):
     slopes: tuple[int, ...]
     """Nanowatts, strictly falling: what each piece saves per second of its length."""
 
-    def cost(self, ticks: float) -> float:
-        """The cost of a duration; the cheapest's beyond it."""
-        for number, slope in enumerate(self.slopes):
-            if ticks < self.times[number + 1]:
-                return self.costs[number] - slope * (ticks - self.times[number]) / (WATT * TICKS)
-        return self.costs[-1]
-
 
 def ticks_of(seconds: float) -> int:
     return math.ceil(seconds * TICKS)

@@ -39,16 +39,13 @@ class Network:
     """Ticks of each node when every arc takes its cheapest time; the first and the last in time are source and sink."""
     source: int
     sink: int
-
-
-class NodeMoments(NamedTuple):
-    """The node at which each operation begins, and the one at which it ends."""
-
     begins: Sequence[int]
+    """The node at which each operation begins ..."""
     ends: Sequence[int]
+    """... and the one at which it ends."""
 
 
-def network_of(graph: Graph, curves: Sequence[Curve], latency: int) -> tuple[Network, NodeMoments]:
+def network_of(graph: Graph, curves: Sequence[Curve], latency: int) -> Network:
     """A moment where each operation begins and one where it ends. `curves` has one for each operation; messages take
     `latency` ticks.
 
@@ -84,7 +81,7 @@ def network_of(graph: Graph, curves: Sequence[Curve], latency: int) -> tuple[Net
         tails.append(begin)
         heads.append(end)
         arcs.append(curve)
-    return Network(tails, heads, arcs, moments, source, sink), NodeMoments(begins, ends)
+    return Network(tails, heads, arcs, moments, source, sink, begins, ends)
 
 
 class Vertex(NamedTuple):
@@ -98,12 +95,7 @@ class Vertex(NamedTuple):
     """The ticks of every node in an optimal solution."""
 
 
-def vertices(network: Network) -> Iterator[Vertex]:
-    """The frontier's corners, from the cheapest to the fastest."""
-    yield from _Search(network).vertices()
-
-
-class _Search:
+class Search:
     """The state of one solution: moments, and of each arc its flow and its pieces next to that flow."""
 
     def __init__(self, network: Network) -> None:
@@ -131,6 +123,7 @@ class _Search:
         """... and how much less, until it gets longer."""
 
     def vertices(self) -> Iterator[Vertex]:
+        """The frontier's corners, from the cheapest to the fastest."""
         flow = rise = 0
         span = self.moments[self.sink] - self.moments[self.source]
         yield Vertex(span, rise, array("q", self.moments))

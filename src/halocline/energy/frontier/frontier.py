@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from halocline.energy.frontier.curve import TICKS, WATT
-from halocline.energy.frontier.flow import NodeMoments, Vertex, network_of, vertices
+from halocline.energy.frontier.flow import Network, Search, Vertex, network_of
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.rounding import COSTS, Pick, Pricing
 from halocline.energy.profile.table import MOST, ProfileTable
@@ -72,14 +72,14 @@ def solve(
     if isinstance(schedule, Plan):
         schedule = generate(schedule)
     pricing = Pricing(schedule, profile, blocking_power, latency, unit_time if cost == "exponential" else None)
-    network, nodes = network_of(pricing.graph, pricing.curves, pricing.latency)
+    network = network_of(pricing.graph, pricing.curves, pricing.latency)
     if network.moments[network.sink] >= 1 << 62:
         raise ValueError(f"the iteration takes {network.moments[network.sink] / TICKS:g} s: give times in seconds")
     cheapest = sum(curve.costs[-1] for curve in pricing.curves)
     corners: list[Point] = []
     kept: list[Vertex] = []
     stride = 1
-    for number, vertex in enumerate(vertices(network)):
+    for number, vertex in enumerate(Search(network).vertices()):
         time = vertex.time / TICKS
         corners.append(Point(time, cheapest + vertex.rise / (WATT * TICKS) + pricing.waiting_power * time))
         if number % stride == 0:
@@ -88,7 +88,7 @@ def solve(
             kept, stride = kept[::2], 2 * stride
     if kept[-1] is not vertex:
         kept.append(vertex)
-    return Frontier(schedule, tuple(reversed(corners)), cost, profile.note, pricing, nodes, tuple(reversed(kept)))
+    return Frontier(schedule, tuple(reversed(corners)), cost, profile.note, pricing, network, tuple(reversed(kept)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class Frontier:
     note: str
     """The profile's, e.g. "simulated"."""
     _pricing: Pricing
-    _nodes: NodeMoments
+    _network: Network
     _solutions: tuple[Vertex, ...]
     """Optimal moments at (at least some of) the points, rising in time."""
 
@@ -153,7 +153,8 @@ class Frontier:
         self._require_time(time)
         pricing = self._pricing
         moments = self._moments(time)
-        begins, ends = ([moments[node] for node in some] for some in self._nodes)
+        begins = [moments[node] for node in self._network.begins]
+        ends = [moments[node] for node in self._network.ends]
         if self.cost == "exponential":
             picks = pricing.floored(begins, ends)
         else:

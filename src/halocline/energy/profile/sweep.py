@@ -63,14 +63,12 @@ class Report(NamedTuple):
 class Sweep:
     """Which stage runs at which frequency, and what was found."""
 
-    def __init__(
-        self, stages: int, available: Sequence[int], *, lowest: int = 0, stride: int = 1, patience: int = 2
-    ) -> None:
+    def __init__(self, stages: int, available: Sequence[int], *, lowest: int = 0, stride: int = 1) -> None:
         if not available:
             raise ValueError(
                 "there are 0 frequencies to sweep: use --meter simulated, a GPU's nvml or zeus, or --from DIR"
             )
-        self.descents = [Descent(available, lowest=lowest, stride=stride, patience=patience) for _ in range(stages)]
+        self.descents = [Descent(available, lowest=lowest, stride=stride) for _ in range(stages)]
         self.found: Found = {}
         self.blocking: Estimate | None = None
         self._stuck = False

@@ -58,16 +58,11 @@ class Estimate(NamedTuple):
 
     def times(self, other: Estimate) -> Estimate:
         """The product of two independent ones."""
-        return Estimate(
-            self.value * other.value,
-            ((self.error * other.value) ** 2 + (other.error * self.value) ** 2) ** 0.5,
-        )
+        error = ((self.error * other.value) ** 2 + (other.error * self.value) ** 2) ** 0.5
+        return Estimate(self.value * other.value, error)
 
     def at_least(self, limit: float) -> Estimate:
         return Estimate(max(limit, self.value), self.error)
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g} ± {self.error:.2g}"
 
 
 def of_team(times: Sequence[Estimate], energies: Sequence[Estimate]) -> tuple[Estimate, Estimate]:

@@ -58,10 +58,8 @@ def make_app(settings: ServerSettings, data: Path) -> Doorkeeper:
     _add_wire(app, jobs)
     _add_views(app, jobs, store, metrics, settings)
 
-    app.add_exception_handler(Refusal, _refused)
-    app.add_exception_handler(StoreFailed, _not_stored)
-    app.add_exception_handler(HTTPException, _no_such_path)
-    app.add_exception_handler(Exception, _failed)
+    for kind in (Refusal, StoreFailed, HTTPException, Exception):
+        app.add_exception_handler(kind, _failed)
     return Doorkeeper(app, settings, metrics.count)
 
 
@@ -158,21 +156,13 @@ def _job(request: Request, jobs: Jobs) -> Job:
     return jobs.find(request.path_params["job"])
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
-    return Response(error.body, status_code=error.status, headers=error.headers, media_type="application/json")
-
-
-async def _not_stored(request: Request, error: Exception) -> Response:
-    return _json({"detail": str(error)}, 503)
-
-
-async def _no_such_path(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _json({"detail": f"{error.detail}: see /info for the paths there are"}, error.status_code)
-
-
 async def _failed(request: Request, error: Exception) -> Response:
+    if isinstance(error, Refusal):
+        return Response(error.body, status_code=error.status, headers=error.headers, media_type="application/json")
+    if isinstance(error, StoreFailed):
+        return _json({"detail": str(error)}, 503)
+    if isinstance(error, HTTPException):
+        return _json({"detail": f"{error.detail}: see /info for the paths there are"}, error.status_code)
     return _json({"detail": "the server failed at this request: see its log"}, 500)
 
 

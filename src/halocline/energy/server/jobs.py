@@ -84,19 +84,12 @@ class Jobs:
             }
         )
         now = time.time()
-        name = self._name(info, now)
+        # Safe in a path as it is: clients write it there unquoted.
+        degrees = f"pp{info.pp_degree}-dp{info.dp_degree}-tp{info.tp_degree}"
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{degrees}-{secrets.token_hex(8)}"
         self._jobs[name] = Job(name, info, plan, now, self._store, self._settings)
         await self._store.add_job(name, info.model_dump_json(exclude_none=True))
         return name
-
-    def _name(self, info: JobInfo, now: float) -> str:
-        """Safe in a path as it is: clients write it there unquoted."""
-        while True:
-            when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-            degrees = f"pp{info.pp_degree}-dp{info.dp_degree}-tp{info.tp_degree}"
-            name = f"{when}-{degrees}-{secrets.token_hex(8)}"
-            if name not in self._jobs:
-                return name
 
     def _plan(self, info: JobInfo) -> Plan:
         """The job's own plan, or the server's, or one of the job's degrees."""

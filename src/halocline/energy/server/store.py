@@ -202,21 +202,18 @@ class Store:
 
     def jobs(self) -> list[StoredJob]:
         """Everything that was kept, oldest job first; of reports, what the server works with."""
-        with self._readable():
-            return self._jobs()
-
-    def _jobs(self) -> list[StoredJob]:
         select = self._database.execute
-        found = {
-            job: StoredJob(job, created, body)
-            for job, created, body in select("SELECT job, created, body FROM jobs ORDER BY created, rowid")
-        }
-        for job, rank, body in select("SELECT job, rank, body FROM ranks"):
-            found[job].ranks[rank] = body
-        for job, body in select("SELECT job, body FROM rounds ORDER BY job, round"):
-            found[job].rounds.append(body)
-        for job, round, rank, sha, digest in select("SELECT job, round, rank, sha, digest FROM reports ORDER BY id"):
-            found[job].reports[round].append((rank, sha, digest))
-        for job, round, body in select("SELECT job, round, body FROM notices ORDER BY id"):
-            found[job].notices.append((round, body))
+        with self._readable():
+            found = {
+                job: StoredJob(job, created, body)
+                for job, created, body in select("SELECT job, created, body FROM jobs ORDER BY created, rowid")
+            }
+            for job, rank, body in select("SELECT job, rank, body FROM ranks"):
+                found[job].ranks[rank] = body
+            for job, body in select("SELECT job, body FROM rounds ORDER BY job, round"):
+                found[job].rounds.append(body)
+            for job, round, rank, sha, kept in select("SELECT job, round, rank, sha, digest FROM reports ORDER BY id"):
+                found[job].reports[round].append((rank, sha, kept))
+            for job, round, body in select("SELECT job, round, body FROM notices ORDER BY id"):
+                found[job].notices.append((round, body))
         return list(found.values())

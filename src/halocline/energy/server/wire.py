@@ -134,16 +134,12 @@ M = TypeVar("M", bound=Message)
 
 
 def read(model: type[M], body: bytes) -> M:
-    """The message a body holds; a Refusal that names the first field that is wrong."""
+    """The message a body holds; a Refusal that names the first field that is wrong. The value is not repeated: it
+    may be anything."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise Refusal(422, describe(error)) from None
-
-
-def describe(error: ValidationError) -> str:
-    """One line: where, and what is wrong there. The value itself is not repeated: it may be anything."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part)[:40] for part in first["loc"][:6])
-    said = " ".join(first["msg"].removeprefix("Value error, ").split())
-    return f"{where}: {said}" if where else said
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part)[:40] for part in first["loc"][:6])
+        said = " ".join(first["msg"].removeprefix("Value error, ").split())
+        raise Refusal(422, f"{where}: {said}" if where else said) from None

@@ -7,29 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.frontier import Point
-from halocline.energy.server.schedulers.scheduler import PLAYING, Roster, Scheduler, Turn, computed
+from halocline.energy.server.schedulers.scheduler import PLAYING, GivenPlans, Roster, Scheduler, Turn, computed
 from halocline.energy.server.timeline import Draftsman, Timeline, nominal_profile
-
-
-class GivenPlans:
-    """A solution of a few plans."""
-
-    all_max = None
-
-    def __init__(self, plans: Sequence[FrequencyPlan]) -> None:
-        self.plans = tuple(sorted(plans, key=lambda plan: plan.time))
-
-    @property
-    def time_min(self) -> float:
-        return self.plans[0].time
-
-    @property
-    def points(self) -> list[Point]:
-        return [Point(plan.time, plan.energy) for plan in self.plans]
-
-    def plan_at(self, time: float) -> FrequencyPlan:
-        return [plan for plan in self.plans if plan.time <= time * (1 + 1e-9)][-1]
 
 
 class PointSolution(Scheduler):

@@ -13,10 +13,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.frontier import Point
+from halocline.energy.frontier.frontier import Frontier, Point
 from halocline.energy.seat import Seat
 from halocline.energy.server.digest import Digest
 from halocline.energy.server.timeline import Timeline
@@ -69,25 +68,26 @@ class Turn:
         return cls(**fields)
 
 
-class Solution(Protocol):
-    """Plans to choose from: a whole frontier, or some that were given."""
+class GivenPlans:
+    """A few plans to choose from, as from a frontier's."""
+
+    all_max = None
+    """Nobody knows what everything takes at its highest frequency."""
+
+    def __init__(self, plans: Sequence[FrequencyPlan]) -> None:
+        self.plans = tuple(sorted(plans, key=lambda plan: plan.time))
 
     @property
-    def time_min(self) -> float: ...
+    def time_min(self) -> float:
+        return self.plans[0].time
 
     @property
-    def points(self) -> Sequence[Point]:
-        """Time and energy, the corners of a frontier or the plans there are."""
-        ...
-
-    @property
-    def all_max(self) -> FrequencyPlan | None:
-        """Everything at its highest frequency, where what that takes is known."""
-        ...
+    def points(self) -> list[Point]:
+        return [Point(plan.time, plan.energy) for plan in self.plans]
 
     def plan_at(self, time: float) -> FrequencyPlan:
         """The slowest plan of at most `time` seconds, which is no less than `time_min`."""
-        ...
+        return [plan for plan in self.plans if plan.time <= time * (1 + 1e-9)][-1]
 
 
 class Scheduler:
@@ -97,7 +97,7 @@ class Scheduler:
     phase: str
     reason = ""
     """Why it could not do better, for people; empty where it could."""
-    solution: Solution | None = None
+    solution: Frontier | GivenPlans | None = None
     """The plans it chooses from, as soon as there are any."""
 
     def __init__(self, roster: Roster) -> None:
