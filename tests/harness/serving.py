@@ -15,9 +15,8 @@ from typing import Any
 
 import uvicorn
 
-from halocline.energy.client import Client, RankSchedule
+from halocline.energy.client import Client, RankSchedule, Seat
 from halocline.energy.profile.table import ProfileTable, Row
-from halocline.energy.seat import Seat
 from halocline.energy.server.app import listen, make_app
 from halocline.energy.server.settings import ServerSettings
 from halocline.plan.plan import Plan

@@ -22,15 +22,49 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
 
-from halocline.energy.seat import Seat, job_degrees
+from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 
 Breakdown = Mapping[str, Sequence[Sequence[float]]]
 """Instruction -> for each iteration, a number for each time it ran. An instruction is named by its kind (`forward`), or
 by kind and stage (`forward s2`), which a rank that holds several stages must do."""
+
+
+class Seat(NamedTuple):
+    """Where a rank sits in a job, in the words of the wire; client and server agree here on how a plan's ranks are
+    numbered. Ranks of different replicas with the same place and member play the same list of instructions, whatever
+    numbers a launcher gave them."""
+
+    replica: int
+    """The data rank."""
+    place: int
+    """The pipeline rank: the rank's place in the first pipe."""
+    member: int
+    """The tensor rank: its index in the team of its place, tiles, lanes and tensor ranks alike."""
+
+    @classmethod
+    def of(cls, plan: Plan, rank: int) -> Seat:
+        """The seat of a plan's global rank."""
+        layout = Layout(plan)
+        role = layout.roles(rank)[0]
+        return cls(role.replica, role.stage, layout.team(0, role.stage, role.replica).index(rank))
+
+    def local_rank(self, plan: Plan) -> int:
+        """Whose list of instructions is played here: a rank of one replica."""
+        return sum(stage.team_size for stage in plan.stages[: self.place]) + self.member
+
+
+def job_degrees(plan: Plan) -> dict[str, int]:
+    """A plan in the four numbers of the wire. The tensor degree is the size of the largest team."""
+    return {
+        "pp_degree": plan.places,
+        "dp_degree": plan.replicas,
+        "tp_degree": max(stage.team_size for stage in plan.stages[: plan.places]),
+        "world_size": plan.world_size,
+    }
 
 
 class ServerGone(ConnectionError):

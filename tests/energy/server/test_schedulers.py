@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from halocline.energy.client import Seat, job_degrees
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import ease, slowness, solve
-from halocline.energy.seat import Seat, job_degrees
 from halocline.energy.server.digest import Digest
 from halocline.energy.server.schedulers import Roster, make_scheduler
 from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler

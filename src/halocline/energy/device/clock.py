@@ -75,7 +75,12 @@ class GuardedClock:
             if frequency is None:
                 self.reset()
                 return True
-            self._require(frequency)
+            if frequency not in self._frequencies:
+                ends = f", {self._frequencies[0]} to {self._frequencies[-1]} MHz" if self._frequencies else ""
+                raise ValueError(
+                    f"{frequency} MHz cannot be set: {self.name} has {len(self._frequencies)} frequencies{ends}; use a "
+                    f"plan made for this device"
+                )
             try:
                 self._watch()
                 self._clock.set(frequency)
@@ -106,14 +111,6 @@ class GuardedClock:
             atexit.unregister(self.close)
             if self._warden is not None:
                 self._warden.communicate(b"done\n")
-
-    def _require(self, frequency: int) -> None:
-        if frequency not in self._frequencies:
-            ends = f", {self._frequencies[0]} to {self._frequencies[-1]} MHz" if self._frequencies else ""
-            raise ValueError(
-                f"{frequency} MHz cannot be set: {self.name} has {len(self._frequencies)} frequencies{ends}; use a "
-                f"plan made for this device"
-            )
 
     def _refuse(self, error: ClockRefused) -> None:
         if not self._refused:

@@ -35,9 +35,6 @@ _MOST_FACTOR = 1000
 _GOOD = 0.0015
 """A plan's loss against the optimum that is not worth another try."""
 
-_HALVINGS = 50
-"""Of the range in which the slowness of stages is searched."""
-
 FACTORS = (1.0, 1.05, 1.1, 1.2)
 """How slow the slowest replica is: 1 is nobody, and the plan is the fastest."""
 
@@ -334,7 +331,7 @@ def slowness(schedule: Schedule, profile: ProfileTable, stages: Collection[int],
         most *= 2
         if most > 1e6:
             return None
-    for _ in range(_HALVINGS):
+    for _ in range(50):
         middle = (least + most) / 2
         least, most = (middle, most) if makespan(middle) < goal else (least, middle)
     return least

@@ -18,16 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from halocline.energy.frontier.choices import Choice, Choices, Menu
-from halocline.energy.frontier.curve import (
-    TICKS,
-    Curve,
-    candidates,
-    effective_cost,
-    exponential,
-    hull,
-    ticks_of,
-    units,
-)
+from halocline.energy.frontier.curve import TICKS, Curve, candidates, effective_cost, exponential, hull, ticks_of, units
 from halocline.energy.frontier.graph import Node, graph_of
 from halocline.energy.profile.table import ProfileTable
 from halocline.schedule.instruction import REDUCE, Schedule
@@ -166,12 +157,7 @@ class Pricing:
     """The operations of a schedule with their prices. It finds no optimum itself."""
 
     def __init__(
-        self,
-        schedule: Schedule,
-        profile: ProfileTable,
-        blocking_power: float,
-        latency: float,
-        unit: float | None,
+        self, schedule: Schedule, profile: ProfileTable, blocking_power: float, latency: float, unit: float | None
     ) -> None:
         """`unit`: seconds of the exponential cost model; None takes the hull."""
         self.graph = graph_of(schedule)

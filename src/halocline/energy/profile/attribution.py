@@ -171,8 +171,9 @@ def measurements(spans: Iterable[Span], powers: Powers) -> list[Measurement]:
             seconds.setdefault(load(span), []).append(span.seconds)
     found = []
     for name, values in seconds.items():
-        time = mean(values)
-        found.append(Measurement(*name, time, powers[name].at_least(0.0).times(time) if powers else None))
+        time, power = mean(values), powers[name]
+        energy = Estimate(max(0.0, power.value), power.error).times(time) if powers else None
+        found.append(Measurement(*name, time, energy))
     return found
 
 

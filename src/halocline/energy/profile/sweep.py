@@ -100,7 +100,14 @@ class Sweep:
                 clocks[stage] = min((mhz for mhz in stuck if mhz is not None), default=clocks[stage])
             cost = 0.0
             for kind in sorted({row.kind for row in rows}):
-                time, energy = _of_team([row for row in rows if row.kind == kind])
+                same = [row for row in rows if row.kind == kind]
+                energies = [row.energy for row in same if row.energy is not None]
+                if not energies:
+                    raise ValueError(
+                        "no energy was measured: a sweep needs a meter (--meter nvml, zeus or simulated), and steps in "
+                        "which its counter advances, about every 0.1 s; use more --num-prof-steps"
+                    )
+                time, energy = of_team([row.time for row in same], energies)
                 self.found[stage, kind, clocks[stage]] = time, energy
                 cost += energy.value - power * time.value
             descent.saw(cost)
@@ -148,13 +155,3 @@ class SweepPlayer:
 
     def close(self) -> None:
         """The sweep keeps what it saw."""
-
-
-def _of_team(rows: Sequence[Measurement]) -> tuple[Estimate, Estimate]:
-    energies = [row.energy for row in rows if row.energy is not None]
-    if not energies:
-        raise ValueError(
-            "no energy was measured: a sweep needs a meter (--meter nvml, zeus or simulated), and steps in which its "
-            "counter advances, about every 0.1 s; use more --num-prof-steps"
-        )
-    return of_team([row.time for row in rows], energies)

@@ -61,9 +61,6 @@ class Estimate(NamedTuple):
         error = ((self.error * other.value) ** 2 + (other.error * self.value) ** 2) ** 0.5
         return Estimate(self.value * other.value, error)
 
-    def at_least(self, limit: float) -> Estimate:
-        return Estimate(max(limit, self.value), self.error)
-
 
 def of_team(times: Sequence[Estimate], energies: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
     """Of what the ranks of a team measured: it takes as long as its slowest rank; energy is the mean of its ranks."""
@@ -159,7 +156,15 @@ class ProfileTable:
                 numbered.append((number, [word.strip(' \t"') for word in next(csv.reader([line]))]))
         if not numbered:
             raise ValueError(f"{name} is empty: it needs a line {','.join(COLUMNS)!r} and a row per measurement")
-        at = _columns(*numbered[0], name)
+        number, header = numbered[0]
+        found = [word.lower() for word in header]
+        missing = [column for column in COLUMNS if column not in found]
+        if missing:
+            raise ValueError(
+                f"{name}:{number}: the header {','.join(header)!r} lacks {', '.join(missing)}: it must name "
+                f"{','.join(COLUMNS)}"
+            )
+        at = {column: found.index(column) for column in COLUMNS}
         rows: list[Row] = []
         lines: dict[tuple[int, str, int], int] = {}
         for number, words in numbered[1:]:
@@ -207,17 +212,6 @@ class ProfileTable:
                         f"stage {stage} has rows of {', '.join(sorted(map(name_of, has)))} and none of {needed}: "
                         f"add them"
                     )
-
-
-def _columns(number: int, header: list[str], name: str) -> dict[str, int]:
-    found = [word.lower() for word in header]
-    missing = [column for column in COLUMNS if column not in found]
-    if missing:
-        raise ValueError(
-            f"{name}:{number}: the header {','.join(header)!r} lacks {', '.join(missing)}: it must name "
-            f"{','.join(COLUMNS)}"
-        )
-    return {column: found.index(column) for column in COLUMNS}
 
 
 def _read_row(words: list[str], at: dict[str, int]) -> Row:

@@ -63,45 +63,53 @@ def make_app(settings: ServerSettings, data: Path) -> Doorkeeper:
     return Doorkeeper(app, settings, metrics.count)
 
 
-def _add(app: FastAPI, method: str, path: str, answer: Callable[[Request], Awaitable[object]]) -> None:
-    """`answer` gives what is sent as JSON (None: null), or a whole response."""
+Answer = Callable[[Request], Awaitable[object]]
+"""Gives what is sent as JSON (None: null), or a whole response."""
 
-    async def respond(request: Request) -> Response:
-        found = await answer(request)
-        return found if isinstance(found, Response) else _json(found)
 
-    app.add_route(path, respond, methods=[method])
+def _at(app: FastAPI, method: str, path: str) -> Callable[[Answer], Answer]:
+    """What is asked at this path is answered by the function below."""
+
+    def add(answer: Answer) -> Answer:
+        async def respond(request: Request) -> Response:
+            found = await answer(request)
+            return found if isinstance(found, Response) else _json(found)
+
+        app.add_route(path, respond, methods=[method])
+        return answer
+
+    return add
 
 
 def _add_wire(app: FastAPI, jobs: Jobs) -> None:
     """What training jobs say."""
 
+    @_at(app, "POST", "/register_job")
     async def register_job(request: Request) -> object:
         return await jobs.register(read(JobInfo, await request.body()))
 
+    @_at(app, "POST", "/register_rank/{job}")
     async def register_rank(request: Request) -> None:
         await _job(request, jobs).register(read(RankInfo, await request.body()))
 
+    @_at(app, "GET", "/schedule/{job}")
     async def schedule(request: Request) -> object:
         return await _job(request, jobs).schedule(_whole(request, "rank"))
 
+    @_at(app, "POST", "/result/{job}")
     async def result(request: Request) -> None:
         job, body = _job(request, jobs), await request.body()
         await job.report(read(Result, body), body)
 
+    @_at(app, "POST", "/straggler/{job}")
     async def straggler(request: Request) -> object:
         return await _job(request, jobs).straggler(read(Straggler, await request.body()))
-
-    _add(app, "POST", "/register_job", register_job)
-    _add(app, "POST", "/register_rank/{job}", register_rank)
-    _add(app, "GET", "/schedule/{job}", schedule)
-    _add(app, "POST", "/result/{job}", result)
-    _add(app, "POST", "/straggler/{job}", straggler)
 
 
 def _add_views(app: FastAPI, jobs: Jobs, store: Store, metrics: ServerMetrics, settings: ServerSettings) -> None:
     """What people and machines look at."""
 
+    @_at(app, "GET", "/info")
     async def info(request: Request) -> object:
         from halocline import __version__
 
@@ -119,21 +127,26 @@ def _add_views(app: FastAPI, jobs: Jobs, store: Store, metrics: ServerMetrics, s
             },
         }
 
+    @_at(app, "GET", "/jobs")
     async def all_jobs(request: Request) -> object:
         found = list(jobs)
         if "latest" in request.query_params:
             found = found[-max(1, _whole(request, "latest")) :]
         return [job_facts(job) for job in found]
 
+    @_at(app, "GET", "/jobs/{job}")
     async def one_job(request: Request) -> object:
         return job_facts(_job(request, jobs))
 
+    @_at(app, "GET", "/frontier/{job}")
     async def frontier(request: Request) -> object:
         return await frontier_facts(_job(request, jobs), _seconds(request, "time"))
 
+    @_at(app, "GET", "/health")
     async def health(request: Request) -> object:
         return {"status": "ok"}
 
+    @_at(app, "GET", "/metrics")
     async def numbers(request: Request) -> object:
         return Response(metrics.text(jobs, store), media_type=METRICS_TYPE)
 
@@ -142,14 +155,8 @@ def _add_views(app: FastAPI, jobs: Jobs, store: Store, metrics: ServerMetrics, s
         text = (files("halocline.energy.server") / "page" / name).read_text(encoding="utf-8")
         return Response(text, media_type=kind, headers={"Content-Security-Policy": _POLICY})
 
-    _add(app, "GET", "/info", info)
-    _add(app, "GET", "/jobs", all_jobs)
-    _add(app, "GET", "/jobs/{job}", one_job)
-    _add(app, "GET", "/frontier/{job}", frontier)
-    _add(app, "GET", "/health", health)
-    _add(app, "GET", "/metrics", numbers)
     for path in _PAGE:
-        _add(app, "GET", path, page)
+        _at(app, "GET", path)(page)
 
 
 def _job(request: Request, jobs: Jobs) -> Job:

@@ -159,8 +159,4 @@ class RoundLog:
         if len(rounds) < 2 or not rounds[0].energy or not rounds[0].time:
             return None
         first, last = rounds[0], rounds[-1]
-        return {
-            "round": last.round,
-            "energy": 1 - last.energy / first.energy,
-            "slowdown": last.time / first.time - 1,
-        }
+        return {"round": last.round, "energy": 1 - last.energy / first.energy, "slowdown": last.time / first.time - 1}

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from halocline.energy.seat import Seat
+from halocline.energy.client import Seat
 from halocline.energy.server.digest import Digest, RoundLog, digest
 from halocline.energy.server.limits import Rates
 from halocline.energy.server.schedulers import Roster, Scheduler, make_scheduler
@@ -144,10 +144,8 @@ class Job:
 
     def _seat(self, info: RankInfo) -> Seat:
         seat = Seat(info.dp_rank, info.pp_rank, info.tp_rank)
-        for name, value, degree in (
-            ("dp_rank", seat.replica, self.plan.replicas),
-            ("pp_rank", seat.place, self.plan.places),
-        ):
+        degrees = {"dp_rank": (seat.replica, self.plan.replicas), "pp_rank": (seat.place, self.plan.places)}
+        for name, (value, degree) in degrees.items():
             if value >= degree:
                 raise Refusal(422, f"{name} {value} of rank {info.rank} is not below the job's {degree}")
         team = self.plan.stages[seat.place].team_size
@@ -173,10 +171,6 @@ class Job:
     def phase(self) -> str:
         """What the job is doing, in a word."""
         return self.scheduler.phase if self.scheduler is not None else "waiting"
-
-    @property
-    def simulated(self) -> bool:
-        return (self.info.device or "").lower().startswith("simulated")
 
     @property
     def missing(self) -> Iterator[int]:

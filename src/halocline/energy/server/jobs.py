@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from halocline.energy.seat import job_degrees
+from halocline.energy.client import job_degrees
 from halocline.energy.server.job import Job
 from halocline.energy.server.settings import SCHEDULERS, ServerSettings
 from halocline.energy.server.store import Store

@@ -102,7 +102,10 @@ class Doorkeeper:
             self._admit(scope, headers)
             body = await self._body(receive, headers.get(b"content-length", b""))
         except Refusal as refusal:
-            await _send_refusal(send, refusal)
+            told = {"content-type": "application/json", "content-length": str(len(refusal.body)), **refusal.headers}
+            lines = [(name.encode(), value.encode()) for name, value in told.items()]
+            await send({"type": "http.response.start", "status": refusal.status, "headers": lines})
+            await send({"type": "http.response.body", "body": refusal.body})
             return
         rest = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -190,10 +193,3 @@ def _token(header: bytes) -> bytes | None:
         except binascii.Error:
             return None
     return None
-
-
-async def _send_refusal(send: Send, refusal: Refusal) -> None:
-    headers = {"content-type": "application/json", "content-length": str(len(refusal.body)), **refusal.headers}
-    lines = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": lines})
-    await send({"type": "http.response.body", "body": refusal.body})

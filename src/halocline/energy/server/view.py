@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from itertools import accumulate, islice
 from typing import Any
 
-from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.server.job import Job
 from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
+from halocline.energy.server.schedulers.scheduler import GivenPlans
 from halocline.energy.server.store import Store
-from halocline.energy.server.timeline import Timeline
 from halocline.plan.plan import Plan
 
 _POINTS = 512
@@ -34,7 +33,7 @@ def job_facts(job: Job) -> dict[str, Any]:
         "job": job.name,
         "created": job.created,
         "device": job.info.device,
-        "simulated": job.simulated,
+        "simulated": (job.info.device or "").lower().startswith("simulated"),
         "metadata": job.info.job_metadata,
         "scheduler": job.scheduler_name,
         "phase": job.phase,
@@ -84,7 +83,15 @@ def _solution_facts(facts: dict[str, Any], job: Job, time: float | None) -> None
         facts["played"] = min(job.turn.time, points[-1][0])
     if time is not None:
         plan = scheduler.solution.plan_at(max(time, points[0][0]))
-        facts["plan"] = _plan_facts(plan, scheduler.drawn(plan), highest, _drawn_ranks(job.plan))
+        ranks = _drawn_ranks(job.plan)
+        facts["plan"] = {
+            "time": plan.time,
+            "energy": plan.energy,
+            "saved": 1 - plan.energy / highest.energy if highest and highest.energy else None,
+            "slowdown": plan.time / highest.time - 1 if highest and highest.time else None,
+            "timeline": [list(bar) for bar in scheduler.drawn(plan) if bar.rank in ranks],
+            "nominal": isinstance(scheduler.solution, GivenPlans),
+        }
 
 
 def _drawn_ranks(plan: Plan) -> set[int]:
@@ -93,17 +100,6 @@ def _drawn_ranks(plan: Plan) -> set[int]:
         return set(range(plan.ranks_per_replica))
     firsts = accumulate((stage.team_size for stage in plan.stages[: plan.places - 1]), initial=0)
     return set(firsts)
-
-
-def _plan_facts(plan: FrequencyPlan, drawn: Timeline, highest: FrequencyPlan | None, ranks: set[int]) -> dict[str, Any]:
-    return {
-        "time": plan.time,
-        "energy": plan.energy,
-        "saved": 1 - plan.energy / highest.energy if highest and highest.energy else None,
-        "slowdown": plan.time / highest.time - 1 if highest and highest.time else None,
-        "timeline": [list(bar) for bar in drawn.bars if bar.rank in ranks],
-        "nominal": drawn.nominal,
-    }
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

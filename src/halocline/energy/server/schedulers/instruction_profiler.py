@@ -10,8 +10,9 @@ Where the frontier cannot be had (failed), ranks stay at their highest frequency
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import Frontier, ease, solve
@@ -30,7 +31,7 @@ from halocline.energy.server.schedulers.scheduler import (
     Turn,
 )
 from halocline.energy.server.settings import ServerSettings
-from halocline.energy.server.timeline import Draftsman, Timeline
+from halocline.energy.server.timeline import Draftsman, TimelineBar
 from halocline.energy.server.wire import Refusal
 from halocline.schedule.instruction import REDUCE
 
@@ -45,9 +46,6 @@ class InstructionProfiler(Scheduler):
     def __init__(self, roster: Roster, settings: ServerSettings) -> None:
         super().__init__(roster)
         self.phase = PROFILING
-        self._needed = [
-            {kind for row in roster.rows for kind, at in row if at == stage} for stage in range(len(roster.members))
-        ]
         self._descents = [
             Descent(
                 _common(roster, stage),
@@ -61,8 +59,8 @@ class InstructionProfiler(Scheduler):
         self._idle_time = self._idle_energy = 0.0
         self._eased: dict[Notice, FrequencyPlan | None] = {}
         """For a notice that names a rank, the plan of the straggler's own replica; None where there is none better."""
-
-        self._plans: dict[float, FrequencyPlan] = {}
+        self._plan_at: Callable[[float], FrequencyPlan]
+        """The solution's plans: all ranks ask for the same few, and each takes a while to round to frequencies."""
         self._draftsman: Draftsman | None = None
 
     @property
@@ -85,17 +83,17 @@ class InstructionProfiler(Scheduler):
     def check(self, rank: int, digest: Digest) -> None:
         if self.phase != PROFILING:
             return
-        for stage in self._roster.stages_of(rank):
-            for kind in sorted(self._needed[stage]):
-                for name, table in (("time_breakdown", digest.times), ("energy_breakdown", digest.energies)):
-                    if (stage, kind) not in table:
-                        raise Refusal(
-                            422,
-                            f"{name} has no {kind} of stage {stage}, which is being profiled: report it, or let the "
-                            f"job use the scheduler all-max",
-                        )
-                if digest.times[stage, kind] <= 0:
-                    raise Refusal(422, f"{kind} of stage {stage} takes 0 s: measure it with a finer clock")
+        row = self._roster.rows[self._roster.local_rank(rank)]
+        for stage, kind in sorted({(stage, kind) for kind, stage in row}):
+            for name, table in (("time_breakdown", digest.times), ("energy_breakdown", digest.energies)):
+                if (stage, kind) not in table:
+                    raise Refusal(
+                        422,
+                        f"{name} has no {kind} of stage {stage}, which is being profiled: report it, or let the job "
+                        f"use the scheduler all-max",
+                    )
+            if digest.times[stage, kind] <= 0:
+                raise Refusal(422, f"{kind} of stage {stage} takes 0 s: measure it with a finer clock")
 
     def observe(self, turn: Turn, reports: Mapping[int, Sequence[Digest]]) -> None:
         if turn.phase != PROFILING or turn.clocks is None:
@@ -130,6 +128,7 @@ class InstructionProfiler(Scheduler):
             try:
                 self.solution = solve(self._roster.schedule, profile, self.blocking_power)
                 self._draftsman = Draftsman(self._roster.schedule, profile)
+                self._plan_at = functools.lru_cache(64)(self.solution.plan_at)
                 self.phase = DEPLOYED
             except ValueError as error:
                 self.phase, self.reason = FAILED, " ".join(str(error).split())
@@ -170,20 +169,11 @@ class InstructionProfiler(Scheduler):
             own = self._eased.get(notice)
             if own is not None:
                 return own
-        return self._plan(self.solution.time_min if self._keeps_up(turn, rank) else turn.time)
+        return self._plan_at(self.solution.time_min if self._keeps_up(turn, rank) else turn.time)
 
-    def drawn(self, plan: FrequencyPlan) -> Timeline:
+    def drawn(self, plan: FrequencyPlan) -> list[TimelineBar]:
         assert self._draftsman is not None
         return self._draftsman.of(self._roster.rows_of(plan))
-
-    def _plan(self, time: float) -> FrequencyPlan:
-        """All ranks ask for the same few plans, and each takes a while to round to frequencies."""
-        assert self.solution is not None
-        if time not in self._plans:
-            if len(self._plans) >= 64:
-                self._plans.clear()
-            self._plans[time] = self.solution.plan_at(time)
-        return self._plans[time]
 
 
 def _common(roster: Roster, stage: int) -> list[int]:

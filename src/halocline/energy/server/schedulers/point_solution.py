@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.server.schedulers.scheduler import PLAYING, GivenPlans, Roster, Scheduler, Turn, computed
-from halocline.energy.server.timeline import Draftsman, Timeline, nominal_profile
+from halocline.energy.server.timeline import Draftsman, TimelineBar, nominal_profile
 
 
 class PointSolution(Scheduler):
@@ -31,12 +31,14 @@ class PointSolution(Scheduler):
         assert turn.time is not None
         return self.solution.plan_at(self.solution.time_min if self._keeps_up(turn, rank) else turn.time)
 
-    def drawn(self, plan: FrequencyPlan) -> Timeline:
+    def drawn(self, plan: FrequencyPlan) -> list[TimelineBar]:
         """The plans say when they end, and nothing of what is between: by nominal times."""
         rows = self._roster.rows_of(plan)
         known = {frequency for row in rows for _, frequency in row}
         profile = nominal_profile(known, len(self._roster.plan.stages))
-        return Draftsman(self._roster.schedule, profile).of(rows).scaled(plan.time)
+        bars = Draftsman(self._roster.schedule, profile).of(rows)
+        factor = plan.time / max(bar.end for bar in bars)
+        return [bar._replace(start=bar.start * factor, end=bar.end * factor) for bar in bars]
 
 
 def _require_fit(plan: FrequencyPlan, roster: Roster) -> None:

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from halocline.energy.client import Seat
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import Frontier, Point
-from halocline.energy.seat import Seat
 from halocline.energy.server.digest import Digest
-from halocline.energy.server.timeline import Timeline
+from halocline.energy.server.timeline import TimelineBar
 from halocline.plan.plan import Plan
 from halocline.schedule.instruction import COMPUTE, Schedule
 
@@ -135,7 +135,7 @@ class Scheduler:
         """The plan that a rank plays in a turn, where it plays one."""
         return None
 
-    def drawn(self, plan: FrequencyPlan) -> Timeline:
+    def drawn(self, plan: FrequencyPlan) -> list[TimelineBar]:
         """When everything would run by one of the solution's plans."""
         raise NotImplementedError
 
