@@ -43,15 +43,11 @@ class Nvml:
     def name(self) -> str:
         return f"{self._model} by NVML"
 
-    # -- the meter -------------------------------------------------------------------------------------------------
-
     def time(self) -> float:
         return time.time()
 
     def energy(self) -> float:
         return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3
-
-    # -- the clock -------------------------------------------------------------------------------------------------
 
     def frequencies(self) -> list[int]:
         nvml, handle = self._nvml, self._handle

@@ -95,7 +95,7 @@ class Vertex(NamedTuple):
     """The ticks of every node in an optimal solution."""
 
 
-class Search:
+class PathSearch:
     """The state of one solution: moments, and of each arc its flow and its pieces next to that flow."""
 
     def __init__(self, network: Network) -> None:

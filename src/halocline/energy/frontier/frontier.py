@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from halocline.energy.frontier.curve import TICKS, WATT
-from halocline.energy.frontier.flow import Network, Search, Vertex, network_of
+from halocline.energy.frontier.flow import Network, PathSearch, Vertex, network_of
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.rounding import COSTS, Pick, Pricing
 from halocline.energy.profile.table import MOST, ProfileTable
@@ -76,7 +76,7 @@ def solve(
     corners: list[Point] = []
     kept: list[Vertex] = []
     stride = 1
-    for number, vertex in enumerate(Search(network).vertices()):
+    for number, vertex in enumerate(PathSearch(network).vertices()):
         time = vertex.time / TICKS
         corners.append(Point(time, cheapest + vertex.rise / (WATT * TICKS) + pricing.waiting_power * time))
         if number % stride == 0:
@@ -221,13 +221,8 @@ class Frontier:
     def _plan(self, deadline: float, picks: Sequence[Pick]) -> FrequencyPlan:
         pricing = self._pricing
         time = pricing.rounder.makespan(picks) / TICKS
-        return FrequencyPlan(
-            deadline,
-            time,
-            sum(pick.cost for pick in picks) + pricing.waiting_power * time,
-            pricing.frequencies(picks),
-            self.note,
-        )
+        energy = sum(pick.cost for pick in picks) + pricing.waiting_power * time
+        return FrequencyPlan(deadline, time, energy, pricing.frequencies(picks), self.note)
 
 
 def _require(name: str, value: float, what: str, above: bool = False) -> None:

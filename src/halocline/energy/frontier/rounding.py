@@ -53,21 +53,6 @@ class Steps(NamedTuple):
     """Ticks of those on the hull, rising."""
 
 
-def steps_of(choices: Choices, ranks: int, blocking_power: float) -> Steps:
-    """The choices of an operation with so many ranks."""
-    kept: list[Pick] = []
-    for pick in sorted(pick_of(choice, ranks, blocking_power) for choice in choices):
-        if not kept or pick.cost < kept[-1].cost:
-            kept.append(pick)
-    corners = hull(choices, ranks, blocking_power).times
-    return Steps(tuple(kept), tuple(pick.time for pick in kept), corners)
-
-
-def pick_of(choice: Choice, ranks: int, blocking_power: float) -> Pick:
-    cost = effective_cost(choice.time, choice.energy, ranks, blocking_power)
-    return Pick(ticks_of(choice.time), cost, choice.frequency)
-
-
 class Rounder:
     """Rounds solutions of one graph."""
 
@@ -174,9 +159,11 @@ class Pricing:
         self.curves = [curve for _, curve, _ in priced]
         waits = [(first, then, self.latency if message else 0) for first, then, message in self.graph.edges]
         self.rounder = Rounder([steps for _, _, steps in priced], waits)
-        self._clocked = [self._clocked_row(row) for row in self.graph.rows]
-
-    # -- picks -----------------------------------------------------------------------------------------------------
+        self._clocked: list[tuple[list[int], list[str]]] = []
+        """For each rank, those of its operations that have a frequency, and their kinds."""
+        for row in self.graph.rows:
+            numbers = [number for number in row if self.choices[number][0].frequency]
+            self._clocked.append((numbers, [self.graph.operations[number].instruction.kind for number in numbers]))
 
     def floored(self, begins: Sequence[int], ends: Sequence[int]) -> list[Pick]:
         """The slowest choices whose floored times fit the durations: how the exponential model is put to work."""
@@ -199,8 +186,6 @@ class Pricing:
         clocks = [pick.frequency for pick in picks]
         return tuple(tuple(zip(kinds, [clocks[number] for number in row])) for row, kinds in self._clocked)
 
-    # -- prices ----------------------------------------------------------------------------------------------------
-
     def _price(self, operation: Node) -> tuple[Choices, Curve, Steps]:
         instruction, ranks, rebuilds, alone = operation
         key = (instruction.kind, instruction.stage, rebuilds, len(ranks), alone)
@@ -209,11 +194,15 @@ class Pricing:
             if not alone:
                 choices = (_slowest(choices),)
             count, power = len(ranks) * self.replicas, self._power(operation)
-            if self._unit is None or instruction.kind == REDUCE:
-                curve = hull(choices, count, power)
-            else:
+            curve = hull(choices, count, power)
+            kept: list[Pick] = []
+            for pick in sorted(self._pick(operation, choice) for choice in choices):
+                if not kept or pick.cost < kept[-1].cost:
+                    kept.append(pick)
+            steps = Steps(tuple(kept), tuple(pick.time for pick in kept), curve.times)
+            if self._unit is not None and instruction.kind != REDUCE:
                 curve = exponential(choices, count, power, self._unit)
-            self._priced[key] = choices, curve, steps_of(choices, count, power)
+            self._priced[key] = choices, curve, steps
         return self._priced[key]
 
     def _power(self, operation: Node) -> float:
@@ -221,12 +210,8 @@ class Pricing:
         return self.blocking_power if operation.alone else 0.0
 
     def _pick(self, operation: Node, choice: Choice) -> Pick:
-        return pick_of(choice, len(operation.ranks) * self.replicas, self._power(operation))
-
-    def _clocked_row(self, row: tuple[int, ...]) -> tuple[list[int], list[str]]:
-        """Of a rank's operations, those that have a frequency, and their kinds."""
-        numbers = [number for number in row if self.choices[number][0].frequency]
-        return numbers, [self.graph.operations[number].instruction.kind for number in numbers]
+        ranks, power = len(operation.ranks) * self.replicas, self._power(operation)
+        return Pick(ticks_of(choice.time), effective_cost(choice.time, choice.energy, ranks, power), choice.frequency)
 
 
 def _slowest(choices: Choices) -> Choice:

@@ -197,8 +197,6 @@ class StepWindow:
         """Begin the next window."""
         self.steps, self.readings = [], self.readings[-2:]
 
-    # -- what it found ---------------------------------------------------------------------------------------------
-
     def times(self) -> list[float]:
         """Seconds of each step."""
         return [step.end - step.begin for step in self.steps]

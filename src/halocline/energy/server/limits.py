@@ -50,11 +50,11 @@ class Rates:
         if left < 1:
             return (1 - left) / self.rate
         if asker not in self._buckets and len(self._buckets) >= _MOST_ASKERS:
-            self._sweep(now)
+            self._drop(now)
         self._buckets[asker] = (left - 1, now)
         return 0.0
 
-    def _sweep(self, now: float) -> None:
+    def _drop(self, now: float) -> None:
         full = [
             asker for asker, (left, since) in self._buckets.items() if left + (now - since) * self.rate >= self._most
         ]

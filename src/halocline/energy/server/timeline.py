@@ -56,12 +56,12 @@ class Draftsman:
         ends: list[float] = []
         for operation, before in zip(self._graph.operations, self._before):
             kind, _, stage, microbatch, _, _ = operation.instruction
-            choices = self._menu.of(kind, stage, operation.rebuilds)
             start = max((ends[first] for first in before), default=0.0)
-            if kind not in COMPUTE:
-                ends.append(start + min((choice.time for choice in choices), default=0.0))
+            if kind not in COMPUTE:  # no computation waits for it
+                ends.append(start)
                 continue
             wanted = max([next(rows[rank])[1] for rank in operation.ranks])
+            choices = self._menu.of(kind, stage, operation.rebuilds)
             chosen = min(choices, key=lambda choice: abs(choice.frequency - wanted))
             ends.append(start + chosen.time)
             bars += [TimelineBar(rank, kind, stage, microbatch, start, ends[-1], wanted) for rank in operation.ranks]

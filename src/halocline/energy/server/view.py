@@ -98,8 +98,7 @@ def _drawn_ranks(plan: Plan) -> set[int]:
     """All ranks of a replica where they are few; else the first of each team, since a team runs in lockstep."""
     if plan.ranks_per_replica <= _ROWS:
         return set(range(plan.ranks_per_replica))
-    firsts = accumulate((stage.team_size for stage in plan.stages[: plan.places - 1]), initial=0)
-    return set(firsts)
+    return set(accumulate((stage.team_size for stage in plan.stages[: plan.places - 1]), initial=0))
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

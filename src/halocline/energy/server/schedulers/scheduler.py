@@ -25,7 +25,6 @@ from halocline.schedule.instruction import COMPUTE, Schedule
 Frequencies = list[tuple[str, int]]
 """The kind of each compute instruction of a rank, in order, and its MHz."""
 
-
 ALL_MAX = "all-max"
 PROFILING = "profiling"
 SOLVING = "solving"
