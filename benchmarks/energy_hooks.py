@@ -24,7 +24,7 @@ from torch import nn
 from halocline.energy.controller import Controller, Frequencies, Listener
 from halocline.energy.device.clock import GuardedClock
 from halocline.energy.profile.timing_csv import TimingCsv
-from halocline.energy.simulated.clock_file import ClockFile
+from halocline.energy.simulated.rack import ClockFile
 from halocline.plan import Plan
 from halocline.runtime import Engine
 from halocline.schedule import generate

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from halocline.energy.server.settings import Settings
+from halocline.energy.server.settings import ServerSettings
 from harness.serving import Near, Own
 
 
@@ -18,7 +18,7 @@ def near(tmp_path: Path) -> Iterator[Callable[..., Near]]:
     started: list[Near] = []
 
     def start(**settings: Any) -> Near:
-        started.append(Near(tmp_path / f"{len(started)}.sqlite", Settings(**settings)))
+        started.append(Near(tmp_path / f"{len(started)}.sqlite", ServerSettings(**settings)))
         return started[-1]
 
     yield start
@@ -29,7 +29,7 @@ def near(tmp_path: Path) -> Iterator[Callable[..., Near]]:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Near]:
     """One server for the tests of a file that do not mind each other."""
-    server = Near(tmp_path_factory.mktemp("shared") / "shared.sqlite", Settings(rank_timeout=20.0))
+    server = Near(tmp_path_factory.mktemp("shared") / "shared.sqlite", ServerSettings(rank_timeout=20.0))
     yield server
     server.stop()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from halocline.energy.client import Client, RankClient, ServerGone, ServerRefused
-from halocline.energy.server.settings import Settings
+from halocline.energy.server.settings import ServerSettings
 from halocline.plan.plan import Plan
 from harness.serving import FREQUENCIES, Near
 
@@ -106,7 +106,7 @@ def test_a_refusal_carries_the_servers_reason(shared: Near) -> None:
 
 
 def test_training_goes_on_without_the_server_and_says_so_once(tmp_path: Path) -> None:
-    server = Near(tmp_path / "gone.sqlite", Settings(scheduler="all-max"))
+    server = Near(tmp_path / "gone.sqlite", ServerSettings(scheduler="all-max"))
     client = Client(server.url)
     job = client.register_job(PLAN, device="simulated")
     client.register_rank(job, 0, PLAN, FREQUENCIES)
@@ -119,11 +119,10 @@ def test_training_goes_on_without_the_server_and_says_so_once(tmp_path: Path) ->
     for _ in range(3):
         assert here.schedule() is None  # default clocks
         assert not here.report([1.0], [2.0])
-        assert not here.straggler(1.2)
     assert len(said) == 1 and "default clocks" in said[0]
 
     # The server comes back at the same place, and knows the job.
-    restarted = Near(tmp_path / "gone.sqlite", Settings(scheduler="all-max"))
+    restarted = Near(tmp_path / "gone.sqlite", ServerSettings(scheduler="all-max"))
     here.client = Client(restarted.url)
     found = here.schedule()
     assert found is not None and found.round == 1
@@ -139,5 +138,4 @@ def test_numbers_that_json_does_not_have_do_not_stop_training(shared: Near) -> N
     here = RankClient(client, job, 0, said.append)
     assert here.schedule() is not None
     assert not here.report([float("nan")], [1.0])
-    assert not here.straggler(float("nan"))
     assert len(said) == 1

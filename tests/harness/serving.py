@@ -15,12 +15,10 @@ from typing import Any
 
 import uvicorn
 
-from halocline.energy.client import Client, RankSchedule
+from halocline.energy.client import Client, RankSchedule, Seat
 from halocline.energy.profile.table import ProfileTable, Row
-from halocline.energy.seat import Seat
-from halocline.energy.server.app import make_app
-from halocline.energy.server.serve import listen
-from halocline.energy.server.settings import Settings
+from halocline.energy.server.app import listen, make_app
+from halocline.energy.server.settings import ServerSettings
 from halocline.plan.plan import Plan
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import COMPUTE
@@ -56,7 +54,7 @@ class Server:
 class Near(Server):
     """In this process, on a thread of its own."""
 
-    def __init__(self, data: Path, settings: Settings) -> None:
+    def __init__(self, data: Path, settings: ServerSettings) -> None:
         listener = listen("127.0.0.1", 0)
         self.port = listener.getsockname()[1]
         app: Any = make_app(settings, data)

@@ -12,9 +12,8 @@ from typing import Any
 
 from halocline.cli.simulate import plan_to_simulate
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.frontier import Frontier, solve
+from halocline.energy.frontier.frontier import FACTORS, Frontier, Saving, loss, rounding_loss, savings, solve
 from halocline.energy.frontier.plot import draw_frontier
-from halocline.energy.frontier.savings import FACTORS, Saving, loss, rounding_loss, savings
 from halocline.energy.profile.table import ProfileTable
 from halocline.plan.plan import Plan
 from halocline.plan.settings import PlanSettings

@@ -59,8 +59,8 @@ def run(options: Options) -> int:
 
 
 def _derive(options: Options, directory: str) -> int:
-    from halocline.energy.profile.files import write_profile
     from halocline.energy.profile.offline import Missing, derive
+    from halocline.energy.profile.table import write_profile
     from halocline.energy.profile.timing_csv import meter_name
 
     missing = Missing(

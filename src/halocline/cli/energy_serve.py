@@ -13,7 +13,7 @@ from halocline.plan.settings import PlanSettings
 
 if TYPE_CHECKING:
     from halocline.energy.frontier.frequency_plan import FrequencyPlan
-    from halocline.energy.server.settings import Settings
+    from halocline.energy.server.settings import ServerSettings
 
 TOKEN = "HALOCLINE_ENERGY_TOKEN"
 
@@ -77,7 +77,7 @@ def run(options: Options) -> int:
             f"--microbatches {options.microbatches} beside --plan {options.plan}, which says it: leave out one of them"
         )
     settings = settings_of(options, token)
-    from halocline.energy.server.serve import serve
+    from halocline.energy.server.app import serve
 
     def ready(address: str) -> None:
         print(f"energy server on {address} ({options.scheduler}, kept in {options.data})", flush=True)
@@ -86,12 +86,12 @@ def run(options: Options) -> int:
     return 0
 
 
-def settings_of(options: Options, token: str | None) -> Settings:
+def settings_of(options: Options, token: str | None) -> ServerSettings:
     """The server's settings, with the plans they name."""
-    from halocline.energy.server.settings import Settings
+    from halocline.energy.server.settings import ServerSettings
 
     plans = _load_plans(options.plans) if options.plans is not None else ()
-    return Settings(
+    return ServerSettings(
         scheduler=options.scheduler,
         plans=plans,
         plan=PlanSettings(file=options.plan).plan() if options.plan is not None else None,

@@ -22,15 +22,49 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
 
-from halocline.energy.seat import Seat, job_degrees
+from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 
 Breakdown = Mapping[str, Sequence[Sequence[float]]]
 """Instruction -> for each iteration, a number for each time it ran. An instruction is named by its kind (`forward`), or
 by kind and stage (`forward s2`), which a rank that holds several stages must do."""
+
+
+class Seat(NamedTuple):
+    """Where a rank sits in a job, in the words of the wire; client and server agree here on how a plan's ranks are
+    numbered. Ranks of different replicas with the same place and member play the same list of instructions, whatever
+    numbers a launcher gave them."""
+
+    replica: int
+    """The data rank."""
+    place: int
+    """The pipeline rank: the rank's place in the first pipe."""
+    member: int
+    """The tensor rank: its index in the team of its place, tiles, lanes and tensor ranks alike."""
+
+    @classmethod
+    def of(cls, plan: Plan, rank: int) -> Seat:
+        """The seat of a plan's global rank."""
+        layout = Layout(plan)
+        role = layout.roles(rank)[0]
+        return cls(role.replica, role.stage, layout.team(0, role.stage, role.replica).index(rank))
+
+    def local_rank(self, plan: Plan) -> int:
+        """Whose list of instructions is played here: a rank of one replica."""
+        return sum(stage.team_size for stage in plan.stages[: self.place]) + self.member
+
+
+def job_degrees(plan: Plan) -> dict[str, int]:
+    """A plan in the four numbers of the wire. The tensor degree is the size of the largest team."""
+    return {
+        "pp_degree": plan.places,
+        "dp_degree": plan.replicas,
+        "tp_degree": max(stage.team_size for stage in plan.stages[: plan.places]),
+        "world_size": plan.world_size,
+    }
 
 
 class ServerGone(ConnectionError):
@@ -110,8 +144,9 @@ class Client:
 
     def register_rank(self, job: str, rank: int, plan: Plan, frequencies: Sequence[int]) -> None:
         """Announces a rank of a job and the MHz it can run at."""
-        seat = Seat.of(plan, rank)
-        body = {"rank": rank, **seat.to_wire(), "available_frequencies": list(frequencies)}
+        replica, place, member = Seat.of(plan, rank)
+        seat = {"rank": rank, "dp_rank": replica, "pp_rank": place, "tp_rank": member}
+        body = {**seat, "available_frequencies": list(frequencies)}
         self.ask("POST", f"/register_rank/{job}", body)
 
     def schedule(self, job: str, rank: int) -> RankSchedule:
@@ -156,28 +191,20 @@ class Client:
         """A straggler makes iterations take `factor` times the shortest; 1 says that it is over. Name its rank or its
         replica if it is one of this job's."""
         body = {"factor": factor, "rank": rank, "dp_rank": replica}
-        reply: dict[str, Any] = self.ask("POST", f"/straggler/{job}", body)
-        return reply
+        return dict(self.ask("POST", f"/straggler/{job}", body))
 
     # -- what anybody may ask ------------------------------------------------------------------------------------
 
     def jobs(self) -> list[dict[str, Any]]:
-        reply: list[dict[str, Any]] = self.ask("GET", "/jobs")
-        return reply
+        return list(self.ask("GET", "/jobs"))
 
     def job(self, job: str) -> dict[str, Any]:
-        reply: dict[str, Any] = self.ask("GET", f"/jobs/{job}")
-        return reply
+        return dict(self.ask("GET", f"/jobs/{job}"))
 
     def frontier(self, job: str, time: float | None = None) -> dict[str, Any]:
         """The job's frontier; with a time, also the plan that meets it and its timeline."""
         query = "" if time is None else f"?{urlencode({'time': time})}"
-        reply: dict[str, Any] = self.ask("GET", f"/frontier/{job}{query}")
-        return reply
-
-    def info(self) -> dict[str, Any]:
-        reply: dict[str, Any] = self.ask("GET", "/info")
-        return reply
+        return dict(self.ask("GET", f"/frontier/{job}{query}"))
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
@@ -245,16 +272,6 @@ class RankClient:
             self.client.report(
                 self.job, self.rank, times, energies, time_breakdown, energy_breakdown, round=self._round
             )
-        except (ServerGone, ServerRefused, ValueError) as error:
-            self._lost(error)
-            return False
-        self._found()
-        return True
-
-    def straggler(self, factor: float) -> bool:
-        """Whether the server took notice that this rank is a straggler."""
-        try:
-            self.client.straggler(self.job, factor, rank=self.rank)
         except (ServerGone, ServerRefused, ValueError) as error:
             self._lost(error)
             return False

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from halocline.energy.client import Client, ServerGone
-from halocline.energy.simulated.clock_file import ClockFile
+from halocline.energy.simulated.rack import ClockFile
 from halocline.energy.window_log import read_windows
 
 HALOCLINE = (sys.executable, "-c", "import sys; from halocline.cli import main; sys.exit(main())")
@@ -28,6 +28,9 @@ MODEL = (
 RUN = "--device cpu --meter simulated --num_warmup_steps 1 --evaluation-fraction 0 --save-every 0 --steps 1000000"
 WINDOWS = 2
 """Windows of each kind that are waited for; the last of them is what counts."""
+
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,11 @@ class DemoOutcome:
     blocking_power: float
     windows: int
     """How many windows of steps were played."""
-    reset: bool
+    reset: bool = False
     """Whether all clocks were given back."""
 
 
-def demonstrate(directory: Path, factor: float, say: Callable[[str], None], patience: float = 240.0) -> DemoOutcome:
+def demonstrate(directory: Path, factor: float, say: Say, patience: float = 240.0) -> DemoOutcome:
     """Runs it all, with everything written under `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     run = directory / "run"
@@ -68,28 +71,23 @@ def demonstrate(directory: Path, factor: float, say: Callable[[str], None], pati
         raise ValueError(f"{run} already holds a run: choose another directory, or remove it")
     end = time.monotonic() + patience
     serve = f"energy serve --port 0 --stride 4 --data {directory / 'energy.sqlite'}"
-    with _started(serve.split(), directory / "server.log") as server:
-        address = _address(server, directory / "server.log", end)
+    log, train_log = directory / "server.log", directory / "train.log"
+    with _started(serve.split(), log) as server:
+        address = _address(server, log, end)
         say(f"energy server on {address}")
         words = f"train {MODEL} {RUN} --num_prof_steps 4 --perseus_url {address} --run-dir {run}"
         say(f"halocline train {MODEL}")
-        with _started(words.split(), directory / "train.log") as training:
-            outcome = _watch(Client(address), run, training, directory / "train.log", factor, say, end)
+        with _started(words.split(), train_log) as training:
+            outcome = _watch(Client(address), run, training, train_log, factor, say, end)
             training.send_signal(signal.SIGINT)
             training.wait(60)
     clocks = [ClockFile(run / "devices" / f"clock-{rank}.txt").read() for rank in range(STAGES)]
-    return DemoOutcome(*outcome, reset=clocks == [None] * STAGES)
+    return replace(outcome, reset=clocks == [None] * STAGES)
 
 
 def _watch(
-    client: Client,
-    run: Path,
-    training: subprocess.Popen[bytes],
-    log: Path,
-    factor: float,
-    say: Callable[[str], None],
-    end: float,
-) -> tuple[Measure, Measure, float, Measure, Measure, float, int]:
+    client: Client, run: Path, training: subprocess.Popen[bytes], log: Path, factor: float, say: Say, end: float
+) -> DemoOutcome:
     """Waits for each phase in turn and measures it."""
 
     def until(found: Callable[[list[list[dict[str, Any]]]], bool]) -> list[list[dict[str, Any]]]:
@@ -118,7 +116,7 @@ def _watch(
     blocking = sum(window["blocking_power"] for window in rounds[-1]) / STAGES
     late = max(slow.time, before.time * factor)
     waiting = Measure(late, before.energy + STAGES * blocking * (late - before.time))
-    return before, after, factor, slow, waiting, blocking, len(rounds)
+    return DemoOutcome(before, after, factor, slow, waiting, blocking, len(rounds))
 
 
 def _rounds(run: Path) -> list[list[dict[str, Any]]]:
@@ -147,17 +145,11 @@ def _started(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes
         try:
             yield process
         finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            process.send_signal(number)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                continue
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                if process.poll() is None:
+                    process.send_signal(number)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(10)
 
 
 def _address(server: subprocess.Popen[bytes], log: Path, end: float) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from halocline.energy.client import RankClient, RankSchedule
 from halocline.energy.controller import DeviceStep, Frequencies
-from halocline.energy.profile.attribution import Estimate
+from halocline.energy.profile.attribution import StepWindow
 from halocline.energy.profile.span import Span
-from halocline.energy.profile.window import StepWindow
+from halocline.energy.profile.table import Estimate, kind_of
 from halocline.schedule.instruction import COMPUTE, Instruction
 
 
@@ -100,7 +100,7 @@ class ServerPlayer:
         """The frequencies, if they are for this rank's list and this device."""
         if schedule is None:
             return None
-        kinds = [kind.replace("_", "-") for kind, _ in schedule.frequencies]
+        kinds = [kind_of(kind) for kind, _ in schedule.frequencies]
         frequencies = [frequency for _, frequency in schedule.frequencies]
         strange = sorted({f for f in frequencies if f and f not in self._available}, reverse=True)
         if not self._available:

@@ -57,10 +57,8 @@ class InFlight:
             message, handle = self._world.receive(carried.size, self._first + instruction.peer, instruction[1:5])
         self._arriving.setdefault(instruction[1:5], []).append((instruction, message, handle))
 
-    def arrived(
-        self, boundary: tuple[int, int, int, str], now: Instruction | None
-    ) -> list[tuple[StageMessage, Tensor]]:
-        """The messages that were asked for at a (pipe, stage, microbatch, what), once they are there. `now` is the
+    def arrived(self, asked: tuple[int, int, int, str], now: Instruction | None) -> list[tuple[StageMessage, Tensor]]:
+        """The messages that were asked for of a (pipe, stage, microbatch, what), once they are there. `now` is the
         instruction under way."""
         found = []
         for receive, message, handle in self._arriving.pop(asked, []):

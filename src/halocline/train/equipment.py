@@ -18,12 +18,11 @@ from halocline.energy.controller import Controller, Listener
 from halocline.energy.device.clock import GuardedClock
 from halocline.energy.device.devices import open_device
 from halocline.energy.device.meter import Clock, Meter
-from halocline.energy.profile.attribution import Estimate
-from halocline.energy.profile.files import PROFILE, write_profile
+from halocline.energy.profile.attribution import Measurement
 from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.sweep import Report, Sweep, SweepPlayer
+from halocline.energy.profile.table import PROFILE, Estimate, write_profile
 from halocline.energy.profile.timing_csv import TimingCsv
-from halocline.energy.profile.window import Measurement
 from halocline.energy.server_player import ServerPlayer
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.window_log import WindowLog

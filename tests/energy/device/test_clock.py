@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from halocline.energy.device.clock import GuardedClock
 from halocline.energy.device.meter import Clock, ClockRefused
 from halocline.energy.device.setter import Setter
-from halocline.energy.simulated.clock_file import ClockFile
+from halocline.energy.simulated.rack import ClockFile
 from halocline.schedule.events import TimeMarks
 from harness.checks import FOLDER
 from harness.checks.clock import FileClock
@@ -79,10 +80,10 @@ def test_the_device_is_told_of_changes_only(tmp_path: Path) -> None:
 
     device = Counting(str(tmp_path / "clock.txt"))
     assert isinstance(device, Clock)
-    with GuardedClock(device) as clock:
+    with closing(GuardedClock(device)) as clock:
         for frequency in (1410, 1410, 900, 900, 900, 1410):
             assert clock.set(frequency)
-        assert clock.current == 1410
+        assert device.file.read() == 1410
     assert device.told == [1410, 900, 1410]
     assert device.file.read() is None
     assert clock.set(900) is False, "closed is closed: a thread that comes late sets nothing"
@@ -94,12 +95,12 @@ def test_a_clock_that_was_never_set_is_never_reset(tmp_path: Path) -> None:
         def reset(self) -> None:
             raise AssertionError("somebody else may have set it")
 
-    with GuardedClock(Untouchable(str(tmp_path / "clock.txt"))) as clock:
+    with closing(GuardedClock(Untouchable(str(tmp_path / "clock.txt")))) as clock:
         assert clock.set(None)
 
 
 def test_an_unknown_frequency_is_refused_with_what_there_is(tmp_path: Path) -> None:
-    with GuardedClock(FileClock(str(tmp_path / "clock.txt"))) as clock:
+    with closing(GuardedClock(FileClock(str(tmp_path / "clock.txt")))) as clock:
         with pytest.raises(ValueError, match=r"1000 MHz cannot be set: .* 3 frequencies, 1410 to 900 MHz"):
             clock.set(1000)
 
@@ -110,11 +111,11 @@ def test_without_the_privilege_it_is_said_once_and_goes_on(tmp_path: Path) -> No
             raise ClockRefused("only root may set this clock")
 
     said: list[str] = []
-    with GuardedClock(Locked(str(tmp_path / "clock.txt")), said.append) as clock:
+    with closing(GuardedClock(Locked(str(tmp_path / "clock.txt")), said.append)) as clock:
         assert not clock.set(900)
         assert not clock.set(1410)
         assert clock.frequencies() == []
-        assert clock.current is None
+        assert not (tmp_path / "clock.txt").exists()
     assert said == ["only root may set this clock; measuring goes on at the device's own clock"]
 
 
@@ -124,7 +125,7 @@ def test_a_device_that_tells_no_frequencies(tmp_path: Path) -> None:
             raise ClockRefused("no clocks here")
 
     said: list[str] = []
-    with GuardedClock(Mute(str(tmp_path / "clock.txt")), said.append) as clock:
+    with closing(GuardedClock(Mute(str(tmp_path / "clock.txt")), said.append)) as clock:
         assert clock.frequencies() == []
         assert not clock.set(900)
     assert len(said) == 1
@@ -137,14 +138,15 @@ def test_the_setter_waits_for_the_device_and_not_the_caller(tmp_path: Path) -> N
         def wait(self, mark: object) -> None:
             assert reached.wait(300)
 
-    with GuardedClock(FileClock(str(tmp_path / "clock.txt"))) as clock:
+    device = FileClock(str(tmp_path / "clock.txt"))
+    with closing(GuardedClock(device)) as clock:
         setter = Setter(clock, Later())
         setter.at("a mark", 900)
         setter.at("a mark", 900)
-        assert clock.current is None, "the device has not come there yet"
+        assert device.file.read() is None, "the device has not come there yet"
         reached.set()
         setter.settle()
-        assert clock.current == 900
+        assert device.file.read() == 900
         assert clock.sets == 1
         setter.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,7 +141,7 @@ def test_devices_by_name(tmp_path: Path) -> None:
     made = opened("simulated", tmp_path)
     assert isinstance(made, SimulatedDevice)
     assert made.name.startswith("simulated")
-    with GuardedClock(made) as clock:
+    with closing(GuardedClock(made)) as clock:
         assert clock.frequencies()[0] == 1410
     with pytest.raises(ValueError, match=r"simulated.*this one has a GPU: add --device cpu"):
         opened("simulated", tmp_path, "GPU-1")

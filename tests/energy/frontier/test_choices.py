@@ -48,7 +48,7 @@ def test_halves_are_halves_of_the_backward() -> None:
 
 
 def test_measured_halves_win_and_make_a_whole() -> None:
-    halves = {"backward_input": {1000: (2.0, 20.0)}, "backward_weight": {1000: (1.5, 9.0), 500: (3.0, 8.0)}}
+    halves = {"backward-input": {1000: (2.0, 20.0)}, "backward-weight": {1000: (1.5, 9.0), 500: (3.0, 8.0)}}
     menu = Menu(profile(forward=F, **halves), plan())
     assert menu.of("backward-input", 0) == (Choice(1000, 2.0, 20.0),)
     assert menu.of("backward-weight", 0) == (Choice(1000, 1.5, 9.0), Choice(500, 3.0, 8.0))

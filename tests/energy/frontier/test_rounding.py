@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.frontier import Frontier, solve
-from halocline.energy.frontier.savings import loss, rounding_loss, savings
+from halocline.energy.frontier.frontier import Frontier, loss, rounding_loss, savings, solve
 from halocline.energy.profile.table import ProfileTable, Row
 from halocline.plan import Plan, Stage
 from halocline.plan.layout import ACTIVATION

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halocline.energy.device.meter import Reading
-from halocline.energy.profile.attribution import WAITING, Attribution, Estimate, energy_at, mean
+from halocline.energy.profile.attribution import WAITING, Attribution, energy_at, mean
 from halocline.energy.profile.span import Load, Span, load
+from halocline.energy.profile.table import Estimate
 from halocline.schedule.instruction import Instruction
 
 FORWARD, BACKWARD = Instruction("forward", 0, 1, 0), Instruction("backward", 0, 1, 0)

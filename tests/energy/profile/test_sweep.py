@@ -15,11 +15,10 @@ import pytest
 from halocline.cli import main
 from halocline.energy.controller import Controller
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.profile.files import ERRORS, write_profile
 from halocline.energy.profile.offline import Missing, derive
 from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.sweep import Report, Sweep, SweepPlayer
-from halocline.energy.profile.table import ProfileTable
+from halocline.energy.profile.table import ERRORS, ProfileTable, write_profile
 from halocline.energy.profile.timing_csv import TimingCsv
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.simulated.law import Law

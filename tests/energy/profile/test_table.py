@@ -44,7 +44,7 @@ def test_other_columns_orders_and_comments_are_taken() -> None:
     rows = "1410,x,0,forward,2,1\n1410,y,0,backward-input,2,1\n1410,z,0,backward-weight,2.5,1\n"
     profile = ProfileTable.from_text(head + rows)
     assert profile.note == "simulated"
-    assert profile.of(0, "backward_weight") == (Row(0, "backward_weight", 1410, 1.0, 2.5),)
+    assert profile.of(0, "backward-weight") == (Row(0, "backward-weight", 1410, 1.0, 2.5),)
 
 
 def test_a_spreadsheets_habits_are_taken() -> None:

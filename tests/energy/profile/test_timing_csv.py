@@ -12,10 +12,10 @@ import pytest
 
 from halocline.energy.controller import Controller, DeviceStep
 from halocline.energy.device.meter import Reading
+from halocline.energy.profile.offline import ranks_in, read_energy, read_instructions
 from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.span import Span
 from halocline.energy.profile.timing_csv import TimingCsv, energy_file, instructions_file, meter_name
-from halocline.energy.profile.timing_files import ranks_in, read_energy, read_instructions
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
 from halocline.schedule import generate

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from halocline.energy.server.rate import Rates
+from halocline.energy.server.limits import Rates
 from harness.fuzzed_requests import requests
 from harness.serving import Near
 

@@ -19,7 +19,7 @@ from halocline.energy.client import Client, RankSchedule, ServerRefused
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import Frontier, solve
 from halocline.energy.server.schedulers import instruction_profiler
-from halocline.energy.server.settings import Settings
+from halocline.energy.server.settings import ServerSettings
 from halocline.plan.plan import SCHEDULES, Plan
 from halocline.plan.stage import Stage
 from harness.serving import BLOCKING, FREQUENCIES, Cast, Near, Own, profile
@@ -177,13 +177,13 @@ def test_a_job_goes_on_as_it_began_whatever_the_new_settings(tmp_path: Path) -> 
     data = tmp_path / "x.sqlite"
     job_info = {"pp_degree": 1, "dp_degree": 1, "tp_degree": 1, "world_size": 1}
     rank_info = {"rank": 0, "dp_rank": 0, "pp_rank": 0, "tp_rank": 0, "available_frequencies": [5, 9]}
-    first = Near(data, Settings(scheduler="all-max", microbatches=3))
+    first = Near(data, ServerSettings(scheduler="all-max", microbatches=3))
     _, job = first.ask("POST", "/register_job", job_info)
     first.ask("POST", f"/register_rank/{job}", rank_info)
     schedule = first.ask("GET", f"/schedule/{job}?rank=0")
     assert len(schedule[1]["frequencies"]) == 6
     first.stop()
-    second = Near(data, Settings(scheduler="instruction-profiler", microbatches=5))
+    second = Near(data, ServerSettings(scheduler="instruction-profiler", microbatches=5))
     assert second.ask("GET", f"/schedule/{job}?rank=0") == schedule
     assert second.ask("GET", f"/jobs/{job}")[1]["scheduler"] == "all-max"
     second.stop()
@@ -193,7 +193,7 @@ def test_a_sweep_goes_on_as_it_began_whatever_the_new_settings(tmp_path: Path) -
     data = tmp_path / "x.sqlite"
     job_info = {"pp_degree": 1, "dp_degree": 1, "tp_degree": 1, "world_size": 1}
     rank_info = {"rank": 0, "dp_rank": 0, "pp_rank": 0, "tp_rank": 0, "available_frequencies": [9, 8, 7, 6, 5]}
-    first = Near(data, Settings(microbatches=1, stride=2))
+    first = Near(data, ServerSettings(microbatches=1, stride=2))
     _, job = first.ask("POST", "/register_job", job_info)
     first.ask("POST", f"/register_rank/{job}", rank_info)
 
@@ -208,7 +208,7 @@ def test_a_sweep_goes_on_as_it_began_whatever_the_new_settings(tmp_path: Path) -
 
     assert [play(first, 9.0), play(first, 8.0)] == [9, 7]
     first.stop()
-    second = Near(data, Settings(microbatches=1, stride=1, lowest_frequency=6))
+    second = Near(data, ServerSettings(microbatches=1, stride=1, lowest_frequency=6))
     assert play(second, 7.0) == 5
     assert second.ask("GET", f"/schedule/{job}?rank=0")[1]["phase"] == "deployed"
     second.stop()

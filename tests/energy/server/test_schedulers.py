@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
+from halocline.energy.client import Seat, job_degrees
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.frontier import solve
-from halocline.energy.frontier.straggling import ease, slowness
-from halocline.energy.seat import Seat, job_degrees
+from halocline.energy.frontier.frontier import ease, slowness, solve
 from halocline.energy.server.digest import Digest
 from halocline.energy.server.schedulers import Roster, make_scheduler
 from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
 from halocline.energy.server.schedulers.point_solution import PointSolution
-from halocline.energy.server.schedulers.turn import DEPLOYED, FAILED, PROFILING, SOLVING, Notice, Turn
-from halocline.energy.server.settings import Settings
+from halocline.energy.server.schedulers.scheduler import DEPLOYED, FAILED, PROFILING, SOLVING, Notice, Turn
+from halocline.energy.server.settings import ServerSettings
 from halocline.plan.plan import Plan
 from halocline.plan.stage import Stage
 from halocline.schedule.generate import generate
@@ -64,7 +63,7 @@ def reports_of(scheduler: InstructionProfiler, roster: Roster, turn: Turn) -> di
 
 def swept(roster: Roster, **settings: Any) -> tuple[InstructionProfiler, list[Turn]]:
     """A profiler after its sweep, and the turns that took."""
-    scheduler = InstructionProfiler(roster, Settings(**settings))
+    scheduler = InstructionProfiler(roster, ServerSettings(**settings))
     turns = []
     while scheduler.phase == PROFILING:
         turns.append(scheduler.turn())
@@ -102,7 +101,7 @@ def test_the_sweep_goes_down_from_the_highest_and_stops_where_energy_no_longer_f
 
 def test_a_stage_that_is_done_does_not_slow_the_others() -> None:
     roster = roster_of(PLANS["pp"])
-    scheduler = InstructionProfiler(roster, Settings(patience=1))
+    scheduler = InstructionProfiler(roster, ServerSettings(patience=1))
     for round in range(2):
         turn = scheduler.turn()
         found = reports_of(scheduler, roster, turn)
@@ -131,7 +130,7 @@ def test_sweep_solve_deploy(plan: Plan) -> None:
     measured = scheduler.profile
     assert measured is not None and measured.note == "simulated"
     for row in measured.rows:
-        assert (row.time, row.energy) == pytest.approx(law(row.stage, row.instruction.replace("_", "-"), row.frequency))
+        assert (row.time, row.energy) == pytest.approx(law(row.stage, row.instruction, row.frequency))
     frontier = solve(plan, measured, BLOCKING)
     turn = scheduler.turn()
     fastest = frontier.plan_at(frontier.time_min)
@@ -145,7 +144,7 @@ def test_sweep_solve_deploy(plan: Plan) -> None:
 
 def test_a_profile_of_ranks_is_their_slowest_time_and_mean_energy() -> None:
     roster = roster_of(PLANS["pp, dp, tp"])
-    scheduler = InstructionProfiler(roster, Settings())
+    scheduler = InstructionProfiler(roster, ServerSettings())
     turn = scheduler.turn()
     found = reports_of(scheduler, roster, turn)
     slow = found[1][0]
@@ -162,7 +161,7 @@ def test_a_profile_of_ranks_is_their_slowest_time_and_mean_energy() -> None:
 
 
 def test_a_round_nobody_reported_is_played_again() -> None:
-    scheduler = InstructionProfiler(roster_of(PLANS["pp"]), Settings())
+    scheduler = InstructionProfiler(roster_of(PLANS["pp"]), ServerSettings())
     turn = scheduler.turn()
     scheduler.observe(turn, {})
     assert scheduler.turn() == turn
@@ -177,9 +176,9 @@ def test_devices_without_a_common_frequency_are_refused() -> None:
     roster = roster_of(PLANS["pp, dp, tp"])
     mixed = replace(roster, available={**roster.available, 4: (777,)})
     with pytest.raises(ValueError, match=r"stage 0 .*in common"):
-        make_scheduler("instruction-profiler", mixed, Settings())
+        make_scheduler("instruction-profiler", mixed, ServerSettings())
     # At the highest frequency each runs at its own.
-    all_max = make_scheduler("all-max", mixed, Settings())
+    all_max = make_scheduler("all-max", mixed, ServerSettings())
     assert {f for _, f in all_max.frequencies(all_max.turn(), 4)} == {777}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from halocline.energy.server.settings import Settings
+from halocline.energy.server.settings import ServerSettings
 from halocline.energy.server.store import Store, StoreFailed
 from harness import COMMAND
 from harness.serving import Near, Own
@@ -140,13 +140,13 @@ def test_a_store_that_fails_is_told_in_one_line(near: Callable[..., Near], monke
 
 def test_jobs_nobody_touches_are_forgotten(tmp_path: Path) -> None:
     data = tmp_path / "x.sqlite"
-    server = Near(data, Settings())
+    server = Near(data, ServerSettings())
     names = [server.ask("POST", "/register_job", JOB)[1] for _ in range(2)]
     server.stop()
     with contextlib.closing(sqlite3.connect(data)) as database:
         database.execute("UPDATE jobs SET touched = touched - 40 * 86400 WHERE job = ?", (names[0],))
         database.commit()
-    server = Near(data, Settings())
+    server = Near(data, ServerSettings())
     assert [job["job"] for job in server.ask("GET", "/jobs")[1]] == names[1:]
     server.stop()
 

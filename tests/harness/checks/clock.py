@@ -7,7 +7,7 @@ import sys
 import time
 
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.simulated.clock_file import ClockFile
+from halocline.energy.simulated.rack import ClockFile
 
 
 class FileClock:

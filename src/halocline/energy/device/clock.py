@@ -2,22 +2,31 @@
 however this process ends.
 
     the process ends by ...                     and the clock is reset by ...
-    returning, an exception, Ctrl-C, sys.exit   close(), at the end of a `with` block or at exit
+    returning, an exception, Ctrl-C, sys.exit   close(), called by whoever made it or at exit
     SIGTERM, SIGKILL, os._exit, a crash         the warden, a process that waits for this one to be gone
 
-No signal is handled here: a handler would run only once a wait inside a communication library is over.
+No signal is handled in this process: a handler would run only once a wait inside a communication library is over.
+
+The warden is this file, run as a command by the guarded clock, which holds its input:
+
+    python -m halocline.energy.device.clock nvml GPU-8f3c...
+
+It waits for its input to end. "done" means that the clock was reset; an end without it, that nobody else will.
 """
 
 from __future__ import annotations
 
 import atexit
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from halocline.energy.device.meter import Clock, ClockRefused
-from halocline.energy.device.warden import WATCHING
+
+_WATCHING = b"watching\n"
+"""What the warden says once nothing can end it but the end of whom it watches."""
 
 
 class GuardedClock:
@@ -40,11 +49,6 @@ class GuardedClock:
     @property
     def name(self) -> str:
         return self._clock.name
-
-    @property
-    def current(self) -> int | None:
-        """MHz that was set, or None while the device runs at its own choice."""
-        return self._current
 
     @property
     def refused(self) -> bool:
@@ -71,7 +75,12 @@ class GuardedClock:
             if frequency is None:
                 self.reset()
                 return True
-            self._require(frequency)
+            if frequency not in self._frequencies:
+                ends = f", {self._frequencies[0]} to {self._frequencies[-1]} MHz" if self._frequencies else ""
+                raise ValueError(
+                    f"{frequency} MHz cannot be set: {self.name} has {len(self._frequencies)} frequencies{ends}; use a "
+                    f"plan made for this device"
+                )
             try:
                 self._watch()
                 self._clock.set(frequency)
@@ -103,20 +112,6 @@ class GuardedClock:
             if self._warden is not None:
                 self._warden.communicate(b"done\n")
 
-    def __enter__(self) -> GuardedClock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _require(self, frequency: int) -> None:
-        if frequency not in self._frequencies:
-            ends = f", {self._frequencies[0]} to {self._frequencies[-1]} MHz" if self._frequencies else ""
-            raise ValueError(
-                f"{frequency} MHz cannot be set: {self.name} has {len(self._frequencies)} frequencies{ends}; use a "
-                f"plan made for this device"
-            )
-
     def _refuse(self, error: ClockRefused) -> None:
         if not self._refused:
             self._refused, self._current = True, None
@@ -127,7 +122,7 @@ class GuardedClock:
         if self._touched:
             return
         atexit.register(self.close)
-        command = [sys.executable, "-m", "halocline.energy.device.warden", *self._clock.rescue()]
+        command = [sys.executable, "-m", "halocline.energy.device.clock", *self._clock.rescue()]
         try:
             # A session of its own: what ends this process's group must not end the warden.
             self._warden = subprocess.Popen(
@@ -136,6 +131,49 @@ class GuardedClock:
         except OSError as error:
             raise ClockRefused(f"no process could be started to reset the clock of {self.name}: {error}") from error
         assert self._warden.stdout is not None
-        if self._warden.stdout.readline() != WATCHING:
+        if self._warden.stdout.readline() != _WATCHING:
             raise ClockRefused(f"the process that would reset the clock of {self.name} has ended: see what it said")
         self._touched = True
+
+
+# -- the warden ---------------------------------------------------------------------------------------------------
+
+
+def watch(words: Sequence[str]) -> int:
+    """The warden's work; its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdout.buffer.write(_WATCHING)
+    sys.stdout.buffer.flush()
+    if sys.stdin.buffer.read().endswith(b"done\n"):
+        return 0
+    try:
+        _reset(*words)
+    except (ClockRefused, ValueError, OSError) as error:
+        print(f"halocline: the clock of {' '.join(words)} could not be reset: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _reset(kind: str, name: str) -> None:
+    """Reset the clock that `Clock.rescue()` named."""
+    if kind == "nvml":
+        from halocline.energy.device.nvml import Nvml
+
+        Nvml(name).reset()
+    elif kind == "zeus":
+        from halocline.energy.device.zeus_device import ZeusGpu, open_zeus
+
+        found = open_zeus("gpu", int(name))
+        assert isinstance(found, ZeusGpu)
+        found.reset()
+    elif kind == "simulated":
+        from halocline.energy.simulated.rack import ClockFile
+
+        ClockFile(name).write(None)
+    else:
+        raise ValueError(f"{kind!r} is no clock: use nvml, zeus or simulated")
+
+
+if __name__ == "__main__":
+    sys.exit(watch(sys.argv[1:]))

@@ -17,25 +17,23 @@ from halocline.energy.device.zeus_device import open_zeus
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.schedule.instruction import Schedule
 
-AUTO, NVML, ZEUS, SIMULATED, NONE = "auto", "nvml", "zeus", "simulated", "none"
-
 
 def open_device(
     name: str, *, schedule: Schedule, rank: int, directory: str | Path, gpu: str | None, index: int, seed: int = 0
 ) -> Meter | None:
     """The device of a rank. `gpu` is the UUID of the GPU it computes on, None on a CPU; `index` its number on the
     machine; `directory` is where simulated devices meet. None where nothing measures."""
-    if name == NONE:
+    if name == "none":
         return None
-    if name == SIMULATED:
+    if name == "simulated":
         if gpu is not None:
             raise ValueError("meter = 'simulated' is for runs on a CPU and this one has a GPU: add --device cpu")
         return SimulatedDevice(directory, schedule, rank, seed=seed)
-    if name == AUTO:
+    if name == "auto":
         try:
             return Nvml(gpu) if gpu is not None else None
         except NoMeter:
             return None
-    if name == NVML:
+    if name == "nvml":
         return Nvml(gpu if gpu is not None else index)
     return open_zeus(name.partition(":")[2], index)

@@ -30,15 +30,12 @@ class Meter(Protocol):
     @property
     def name(self) -> str:
         """What was measured, for files and people; a simulated one begins with "simulated"."""
-        ...
 
     def time(self) -> float:
         """Seconds now, on the clock by which this device lives: the machine's, or a simulated device's own."""
-        ...
 
     def energy(self) -> float:
         """Joules so far. Real counters advance about every 100 ms, whenever they are asked."""
-        ...
 
 
 @runtime_checkable
@@ -50,20 +47,15 @@ class Clock(Protocol):
 
     def frequencies(self) -> list[int]:
         """MHz that can be set, highest first."""
-        ...
 
     def actual(self) -> int:
         """MHz at which the device runs now."""
-        ...
 
     def set(self, frequency: int) -> None:
         """From now on run at this many MHz. Raises `ClockRefused` where that is not allowed."""
-        ...
 
     def reset(self) -> None:
         """From now on run at the device's own choice. May be called at any time, again and again."""
-        ...
 
     def rescue(self) -> list[str]:
-        """The words with which `halocline.energy.device.warden` resets this clock from outside."""
-        ...
+        """The words with which the warden (see clock) resets this clock from outside."""

@@ -7,15 +7,10 @@ the SYS_ADMIN capability in a container.
 from __future__ import annotations
 
 import time
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from halocline.energy.device.meter import ClockRefused, NoMeter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-T = TypeVar("T")
 
 
 class Nvml:
@@ -37,21 +32,16 @@ class Nvml:
             ) from error
         if isinstance(self._model, bytes):
             self._model = self._model.decode()
-        self._require_counter()
+        try:
+            self.energy()
+        except nvml.NVMLError as error:
+            raise NoMeter(
+                f"{self._model} counts no energy ({error}): NVML's counter needs Volta or later; use --meter zeus"
+            ) from error
 
     @property
     def name(self) -> str:
         return f"{self._model} by NVML"
-
-    # -- the meter -------------------------------------------------------------------------------------------------
-
-    def _require_counter(self) -> None:
-        try:
-            self.energy()
-        except self._nvml.NVMLError as error:
-            raise NoMeter(
-                f"{self._model} counts no energy ({error}): NVML's counter needs Volta or later; use --meter zeus"
-            ) from error
 
     def time(self) -> float:
         return time.time()
@@ -59,41 +49,28 @@ class Nvml:
     def energy(self) -> float:
         return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3
 
-    # -- the clock -------------------------------------------------------------------------------------------------
-
     def frequencies(self) -> list[int]:
-        nvml = self._nvml
-
-        def ask() -> list[int]:
-            memory = max(nvml.nvmlDeviceGetSupportedMemoryClocks(self._handle))
-            return sorted(set(nvml.nvmlDeviceGetSupportedGraphicsClocks(self._handle, memory)), reverse=True)
-
-        return self._allowed(ask)()
+        nvml, handle = self._nvml, self._handle
+        memory = max(self._tried(nvml.nvmlDeviceGetSupportedMemoryClocks, handle))
+        return sorted(set(self._tried(nvml.nvmlDeviceGetSupportedGraphicsClocks, handle, memory)), reverse=True)
 
     def actual(self) -> int:
-        nvml = self._nvml
-        return int(self._allowed(nvml.nvmlDeviceGetClockInfo)(self._handle, nvml.NVML_CLOCK_SM))
+        return int(self._tried(self._nvml.nvmlDeviceGetClockInfo, self._handle, self._nvml.NVML_CLOCK_SM))
 
     def set(self, frequency: int) -> None:
-        self._allowed(self._nvml.nvmlDeviceSetGpuLockedClocks)(self._handle, frequency, frequency)
+        self._tried(self._nvml.nvmlDeviceSetGpuLockedClocks, self._handle, frequency, frequency)
 
     def reset(self) -> None:
-        self._allowed(self._nvml.nvmlDeviceResetGpuLockedClocks)(self._handle)
+        self._tried(self._nvml.nvmlDeviceResetGpuLockedClocks, self._handle)
 
     def rescue(self) -> list[str]:
         return ["nvml", self._uuid if isinstance(self._uuid, str) else self._uuid.decode()]
 
-    def _allowed(self, call: Callable[..., T]) -> Callable[..., T]:
-        nvml = self._nvml
-
-        @wraps(call)
-        def tried(*words: Any) -> T:
-            try:
-                return call(*words)
-            except nvml.NVMLError as error:
-                raise refused(self._model, error, nvml) from error
-
-        return tried
+    def _tried(self, call: Callable[..., Any], *words: Any) -> Any:
+        try:
+            return call(*words)
+        except self._nvml.NVMLError as error:
+            raise refused(self._model, error, self._nvml) from error
 
 
 def refused(model: str, error: Exception, nvml: Any) -> ClockRefused:

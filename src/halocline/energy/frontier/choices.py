@@ -21,16 +21,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from halocline.energy.profile.table import ProfileTable, Row
+from halocline.energy.profile.table import ProfileTable
 from halocline.plan.plan import Plan
-from halocline.schedule.instruction import (
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
-    FORWARD,
-    RECOMPUTE,
-    REDUCE,
-)
+from halocline.schedule.instruction import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, RECOMPUTE, REDUCE
 
 
 class Choice(NamedTuple):
@@ -63,7 +56,7 @@ class Menu:
         self._known: dict[tuple[str, int, bool], Choices] = {}
 
     def of(self, kind: str, stage: int, rebuilds: bool = False) -> Choices:
-        """The choices of an instruction of a kind (an instruction's, not a row's); none where it takes no time.
+        """The choices of an instruction of a kind; none where it takes no time.
 
         `rebuilds`: it is a backward that first recomputes its stage's activations."""
         key = (kind, stage, rebuilds)
@@ -72,77 +65,73 @@ class Menu:
         return self._known[key]
 
     def _find(self, kind: str, stage: int, rebuilds: bool) -> Choices:
-        if kind == FORWARD:
-            return self._rows(stage, "forward")
-        if kind == REDUCE:
-            return self._rows(stage, "reduce")
+        if kind in (FORWARD, REDUCE):
+            return self._rows(stage, kind)
         if kind == RECOMPUTE:
-            return self._rows(stage, "recompute") or self._rows(stage, "forward")
-        inside = rebuilds and bool(self._rows(stage, "recompute"))
+            return self._rows(stage, RECOMPUTE) or self._rows(stage, FORWARD)
+        inside = rebuilds and bool(self._rows(stage, RECOMPUTE))
         if kind == BACKWARD:
             made = self._backward(stage) if rebuilds else self._alone(stage)
         else:
             assert kind in (BACKWARD_INPUT, BACKWARD_WEIGHT), kind
             made = self._half(kind, stage, rebuilds)
             inside = inside and kind == BACKWARD_INPUT
-        return self._sum(made, self._rows(stage, "recompute"), stage) if inside else made
+        return self._sum(made, self._rows(stage, RECOMPUTE), stage) if inside else made
 
-    def _rows(self, stage: int, instruction: str) -> Choices:
+    def _rows(self, stage: int, kind: str) -> Choices:
         profile, plan = self._profile, self._plan
         if profile.stages == len(plan.stages):
-            return tuple(_choice(row) for row in profile.of(stage, instruction))
-        rows = profile.of(stage % plan.places, instruction)
+            return tuple(Choice(row.frequency, row.time, row.energy) for row in profile.of(stage, kind))
+        rows = profile.of(stage % plan.places, kind)
         return tuple(Choice(row.frequency, row.time / plan.chunks, row.energy / plan.chunks) for row in rows)
 
     def _backward(self, stage: int) -> Choices:
         """The whole backward as it was measured."""
-        whole = self._rows(stage, "backward")
+        whole = self._rows(stage, BACKWARD)
         if whole:
             return whole
-        return self._sum(self._rows(stage, "backward_input"), self._rows(stage, "backward_weight"), stage)
+        return self._sum(self._rows(stage, BACKWARD_INPUT), self._rows(stage, BACKWARD_WEIGHT), stage)
 
     def _alone(self, stage: int) -> Choices:
         """The whole backward without recomputation."""
         whole = self._backward(stage)
-        if not self._plan.stages[stage].recompute or self._rows(stage, "recompute"):
+        if not self._plan.stages[stage].recompute or self._rows(stage, RECOMPUTE):
             return whole
-        forward = {choice.frequency: choice for choice in self._rows(stage, "forward")}
-        pairs = [(choice, forward[choice.frequency]) for choice in whole if choice.frequency in forward]
-        self._require_common(bool(pairs), stage)
-        rest = [Choice(b.frequency, b.time - f.time, b.energy - f.energy) for b, f in pairs]
-        for (backward, first), left in zip(pairs, rest):
+        rest = []
+        for backward, forward in self._pairs(whole, self._rows(stage, FORWARD), stage):
+            left = Choice(backward.frequency, backward.time - forward.time, backward.energy - forward.energy)
             if left.time <= 0 or left.energy < 0:
                 raise ValueError(
                     f"stage {stage} recomputes apart from its backward, which at {left.frequency} MHz takes "
-                    f"{backward.time:g} s, {backward.energy:g} J and its forward {first.time:g} s, {first.energy:g} J: "
-                    f"there is no recomputation in it to take out, add recompute rows to the profile"
+                    f"{backward.time:g} s, {backward.energy:g} J and its forward {forward.time:g} s, "
+                    f"{forward.energy:g} J: there is no recomputation in it to take out, add recompute rows to the "
+                    f"profile"
                 )
+            rest.append(left)
         return tuple(rest)
 
     def _half(self, kind: str, stage: int, rebuilds: bool) -> Choices:
-        measured = self._rows(stage, kind.replace("-", "_"))
+        measured = self._rows(stage, kind)
         if measured:
             return measured
-        alone = self._alone(stage)
-        if kind == BACKWARD_INPUT and rebuilds and not self._rows(stage, "recompute"):
+        halves = tuple(Choice(f, time / 2, energy / 2) for f, time, energy in self._alone(stage))
+        if kind == BACKWARD_INPUT and rebuilds and not self._rows(stage, RECOMPUTE):
             # The rest of what was measured: the backward's other half and the recomputation inside it.
-            whole = {choice.frequency: choice for choice in self._backward(stage)}
-            return tuple(Choice(f, whole[f].time - time / 2, whole[f].energy - energy / 2) for f, time, energy in alone)
-        return tuple(Choice(f, time / 2, energy / 2) for f, time, energy in alone)
+            pairs = self._pairs(self._backward(stage), halves, stage)
+            return tuple(Choice(a.frequency, a.time - b.time, a.energy - b.energy) for a, b in pairs)
+        return halves
 
     def _sum(self, left: Choices, right: Choices, stage: int) -> Choices:
-        others = {choice.frequency: choice for choice in right}
-        both = [(choice, others[choice.frequency]) for choice in left if choice.frequency in others]
-        self._require_common(bool(both), stage)
-        return tuple(Choice(a.frequency, a.time + b.time, a.energy + b.energy) for a, b in both)
+        pairs = self._pairs(left, right, stage)
+        return tuple(Choice(a.frequency, a.time + b.time, a.energy + b.energy) for a, b in pairs)
 
-    def _require_common(self, found: bool, stage: int) -> None:
-        if not found:
+    def _pairs(self, left: Choices, right: Choices, stage: int) -> list[tuple[Choice, Choice]]:
+        """Choices of two parts of a stage's backward at equal frequencies."""
+        others = {choice.frequency: choice for choice in right}
+        pairs = [(choice, others[choice.frequency]) for choice in left if choice.frequency in others]
+        if not pairs:
             raise ValueError(
                 f"stage {stage} has no frequency at which all parts of its backward were measured: profile forward, "
                 f"backward and recompute at the same frequencies"
             )
-
-
-def _choice(row: Row) -> Choice:
-    return Choice(row.frequency, row.time, row.energy)
+        return pairs

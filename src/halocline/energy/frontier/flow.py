@@ -1,5 +1,5 @@
 """The frontier's solver: all vertices of the least cost over the iteration's time, by successive shortest paths. Knows
-nodes, arcs and curves, and nothing of instructions.
+nodes, arcs and curves, and nothing of instructions. `network_of` makes its network of a graph of operations.
 
 Running operations for the least cost within a time T is a linear program in the moments when each begins and ends. Its
 dual is a flow from the first moment to the last: an arc carries the watts that shortening its operation would cost, and
@@ -15,12 +15,14 @@ Paths are searched from the last moment backwards: there the part of the graph t
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from halocline.energy.frontier.curve import Curve
+from halocline.energy.frontier.graph import Graph
 
 _ANY = 1 << 200
 """Room without limit."""
@@ -37,6 +39,49 @@ class Network:
     """Ticks of each node when every arc takes its cheapest time; the first and the last in time are source and sink."""
     source: int
     sink: int
+    begins: Sequence[int]
+    """The node at which each operation begins ..."""
+    ends: Sequence[int]
+    """... and the one at which it ends."""
+
+
+def network_of(graph: Graph, curves: Sequence[Curve], latency: int) -> Network:
+    """A moment where each operation begins and one where it ends. `curves` has one for each operation; messages take
+    `latency` ticks.
+
+    Two moments are one where nothing is lost by it: an operation that only one other waits for may end when that one
+    begins, and one that waits for only one other may begin when that one ends."""
+    count = len(graph.operations)
+    source, sink = 2 * count, 2 * count + 1
+    waiting = Counter(edge.first for edge in graph.edges)
+    awaited = Counter(edge.then for edge in graph.edges)
+    begins = [2 * number if awaited[number] else source for number in range(count)]
+    ends = [2 * number + 1 if waiting[number] else sink for number in range(count)]
+    apart: list[tuple[int, int, int]] = []
+    for first, then, message in graph.edges:
+        wait = latency if message else 0
+        if not wait and waiting[first] == 1:
+            ends[first] = begins[then]
+        elif not wait and awaited[then] == 1:
+            begins[then] = ends[first]
+        else:
+            apart.append((first, then, wait))
+
+    moments = [0] * (2 * count + 2)
+    tails, heads, arcs = [], [], []
+    incoming: list[list[tuple[int, int]]] = [[] for _ in graph.operations]
+    for first, then, wait in apart:
+        tails.append(ends[first])
+        heads.append(begins[then])
+        arcs.append(Curve((wait,), (0.0,), ()))
+        incoming[then].append((ends[first], wait))
+    for begin, end, curve, before in zip(begins, ends, curves, incoming):
+        moments[begin] = max([moments[begin], *(moments[node] + wait for node, wait in before)])
+        moments[end] = max(moments[end], moments[begin] + curve.times[-1])
+        tails.append(begin)
+        heads.append(end)
+        arcs.append(curve)
+    return Network(tails, heads, arcs, moments, source, sink, begins, ends)
 
 
 class Vertex(NamedTuple):
@@ -50,12 +95,7 @@ class Vertex(NamedTuple):
     """The ticks of every node in an optimal solution."""
 
 
-def vertices(network: Network) -> Iterator[Vertex]:
-    """The frontier's corners, from the cheapest to the fastest."""
-    yield from _Search(network).vertices()
-
-
-class _Search:
+class PathSearch:
     """The state of one solution: moments, and of each arc its flow and its pieces next to that flow."""
 
     def __init__(self, network: Network) -> None:
@@ -83,6 +123,7 @@ class _Search:
         """... and how much less, until it gets longer."""
 
     def vertices(self) -> Iterator[Vertex]:
+        """The frontier's corners, from the cheapest to the fastest."""
         flow = rise = 0
         span = self.moments[self.sink] - self.moments[self.source]
         yield Vertex(span, rise, array("q", self.moments))

@@ -45,23 +45,13 @@ class FrequencyPlan:
     """Where the numbers come from, e.g. "simulated"."""
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "deadline": self.deadline,
-                "time": self.time,
-                "energy": self.energy,
-                "note": self.note,
-                "letters": {letter: kind for kind, letter in _LETTERS.items()},
-                "ranks": [
-                    {
-                        "order": "".join(_LETTERS[kind] for kind, _ in row),
-                        "frequencies": [frequency for _, frequency in row],
-                    }
-                    for row in self.frequencies
-                ],
-            }
-        )
+        numbers = {"deadline": self.deadline, "time": self.time, "energy": self.energy}
+        letters = {letter: kind for kind, letter in _LETTERS.items()}
+        ranks = [
+            {"order": "".join(_LETTERS[kind] for kind, _ in row), "frequencies": [frequency for _, frequency in row]}
+            for row in self.frequencies
+        ]
+        return json.dumps({"format": FORMAT, **numbers, "note": self.note, "letters": letters, "ranks": ranks})
 
     @classmethod
     def from_json(cls, text: str) -> FrequencyPlan:

@@ -1,5 +1,6 @@
 """The frontier: the least energy of an iteration for every time it may take, of any schedule and plan, and a frequency
-plan for each. Reads schedules and profiles; knows nothing of devices.
+plan for each; what the plans save against every clock at its maximum, and the plan for a straggler's own replica.
+Reads schedules and profiles; knows nothing of devices.
 
 From T_min, the fastest iteration, to T*, in which every operation is as slow as pays. The energy counts every rank of
 every replica: what its operations take, and the blocking power while it waits. Beyond T* the ranks only wait longer.
@@ -10,17 +11,15 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from halocline.energy.frontier.curve import TICKS, WATT
-from halocline.energy.frontier.flow import Vertex, vertices
+from halocline.energy.frontier.flow import Network, PathSearch, Vertex, network_of
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.network import NodeMoments, network_of
-from halocline.energy.frontier.pricing import COSTS, Pricing
-from halocline.energy.frontier.rounding import Pick
+from halocline.energy.frontier.rounding import COSTS, Pick, Pricing
 from halocline.energy.profile.table import MOST, ProfileTable
 from halocline.plan.plan import Plan
 from halocline.plan.require import require_choice
@@ -35,6 +34,9 @@ _MOST_FACTOR = 1000
 
 _GOOD = 0.0015
 """A plan's loss against the optimum that is not worth another try."""
+
+FACTORS = (1.0, 1.05, 1.1, 1.2)
+"""How slow the slowest replica is: 1 is nobody, and the plan is the fastest."""
 
 
 class Point(NamedTuple):
@@ -67,14 +69,14 @@ def solve(
     if isinstance(schedule, Plan):
         schedule = generate(schedule)
     pricing = Pricing(schedule, profile, blocking_power, latency, unit_time if cost == "exponential" else None)
-    network, nodes = network_of(pricing.graph, pricing.curves, pricing.latency)
+    network = network_of(pricing.graph, pricing.curves, pricing.latency)
     if network.moments[network.sink] >= 1 << 62:
         raise ValueError(f"the iteration takes {network.moments[network.sink] / TICKS:g} s: give times in seconds")
     cheapest = sum(curve.costs[-1] for curve in pricing.curves)
     corners: list[Point] = []
     kept: list[Vertex] = []
     stride = 1
-    for number, vertex in enumerate(vertices(network)):
+    for number, vertex in enumerate(PathSearch(network).vertices()):
         time = vertex.time / TICKS
         corners.append(Point(time, cheapest + vertex.rise / (WATT * TICKS) + pricing.waiting_power * time))
         if number % stride == 0:
@@ -83,7 +85,7 @@ def solve(
             kept, stride = kept[::2], 2 * stride
     if kept[-1] is not vertex:
         kept.append(vertex)
-    return Frontier(schedule, tuple(reversed(corners)), cost, profile.note, pricing, nodes, tuple(reversed(kept)))
+    return Frontier(schedule, tuple(reversed(corners)), cost, profile.note, pricing, network, tuple(reversed(kept)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +100,7 @@ class Frontier:
     note: str
     """The profile's, e.g. "simulated"."""
     _pricing: Pricing
-    _nodes: NodeMoments
+    _network: Network
     _solutions: tuple[Vertex, ...]
     """Optimal moments at (at least some of) the points, rising in time."""
 
@@ -148,20 +150,21 @@ class Frontier:
         self._require_time(time)
         pricing = self._pricing
         moments = self._moments(time)
-        begins, ends = ([moments[node] for node in some] for some in self._nodes)
+        begins = [moments[node] for node in self._network.begins]
+        ends = [moments[node] for node in self._network.ends]
         if self.cost == "exponential":
             picks = pricing.floored(begins, ends)
         else:
             waiting = pricing.waiting_power * time
             energy = self.energy_at(time)
-            picks = pricing.rounded(begins, ends, max(moments), energy * (1 + _GOOD) - waiting)
+            picks = pricing.rounder.round(begins, ends, max(moments), energy * (1 + _GOOD) - waiting)
         return self._plan(time, picks)
 
     @cached_property
     def all_max(self) -> FrequencyPlan:
         """Every instruction at its highest frequency: what training does when nobody sets clocks."""
         picks = self._pricing.at_maximum()
-        return self._plan(self._pricing.makespan(picks) / TICKS, picks)
+        return self._plan(self._pricing.rounder.makespan(picks) / TICKS, picks)
 
     def straggler(self, factor: float) -> FrequencyPlan:
         """The plan while another replica makes every iteration take `factor` x T_min."""
@@ -217,17 +220,113 @@ class Frontier:
 
     def _plan(self, deadline: float, picks: Sequence[Pick]) -> FrequencyPlan:
         pricing = self._pricing
-        time = pricing.makespan(picks) / TICKS
-        return FrequencyPlan(
-            deadline,
-            time,
-            sum(pick.cost for pick in picks) + pricing.waiting_power * time,
-            pricing.frequencies(picks),
-            self.note,
-        )
+        time = pricing.rounder.makespan(picks) / TICKS
+        energy = sum(pick.cost for pick in picks) + pricing.waiting_power * time
+        return FrequencyPlan(deadline, time, energy, pricing.frequencies(picks), self.note)
 
 
 def _require(name: str, value: float, what: str, above: bool = False) -> None:
     if not (value > 0 if above else value >= 0) or value > MOST:
         least = "above 0" if above else "of at least 0"
         raise ValueError(f"{name} = {value:g} is not a number {least} and up to {MOST:g}: give {what}")
+
+
+# -- what plans save -----------------------------------------------------------------------------------------------
+
+
+class Saving(NamedTuple):
+    """A plan beside all clocks at their maximum, in an iteration of the same length."""
+
+    factor: float
+    """How many times longer than the fastest the straggler takes; 1 without one."""
+    time: float
+    """Seconds of the iteration: the straggler's, or else the plan's own."""
+    baseline_time: float
+    """Seconds it takes with all clocks at their maximum."""
+    baseline: float
+    """Joules with all clocks at their maximum."""
+    energy: float
+    """Joules of the plan."""
+
+    @property
+    def saved(self) -> float:
+        """The share of the energy that is saved."""
+        return 1 - self.energy / self.baseline if self.baseline else 0.0
+
+    @property
+    def slowdown(self) -> float:
+        """The share by which the iteration is longer than with all clocks at their maximum."""
+        return self.time / self.baseline_time - 1 if self.baseline_time else 0.0
+
+
+def savings(frontier: Frontier, factors: Sequence[float] = FACTORS) -> list[Saving]:
+    """The saving without a straggler, and with ones that take `factor` times the fastest iteration. Who is done early
+    waits for the straggler at blocking power, with a plan as without."""
+    found = []
+    for factor in factors:
+        plan = frontier.straggler(factor)
+        common = factor * frontier.time_min if factor > 1 else 0.0
+        time, highest = max(plan.time, common), max(frontier.all_max.time, common)
+        baseline = frontier.waiting_energy(frontier.all_max, highest)
+        found.append(Saving(factor, time, highest, baseline, frontier.waiting_energy(plan, time)))
+    return found
+
+
+@dataclass(frozen=True)
+class RoundingLoss:
+    """How much more energy plans take than the frontier at their deadlines, as a share of it."""
+
+    mean: float
+    worst: float
+    plans: int
+
+
+def loss(frontier: Frontier, plan: FrequencyPlan) -> float:
+    """What one plan takes beyond the frontier, if the iteration lasts until its deadline."""
+    least = frontier.energy_at(plan.deadline)
+    return frontier.waiting_energy(plan, plan.deadline) / least - 1 if least else 0.0
+
+
+def rounding_loss(frontier: Frontier, plans: Sequence[FrequencyPlan]) -> RoundingLoss:
+    losses = [loss(frontier, plan) for plan in plans]
+    return RoundingLoss(sum(losses) / len(losses), max(losses), len(losses))
+
+
+# -- a straggler's own replica -------------------------------------------------------------------------------------
+
+
+def ease(
+    schedule: Schedule, profile: ProfileTable, blocking_power: float, stages: Collection[int], goal: float
+) -> FrequencyPlan | None:
+    """The plan for a replica whose `stages` are so slow that an iteration takes `goal` seconds at its fastest. It
+    delays nobody further, and lets all who wait for these stages run slower. None where no slowness of the stages gives
+    that (they do not take part in the iteration)."""
+    factor = slowness(schedule, profile, stages, goal)
+    if factor is None:
+        return None
+    slowed = tuple(row._replace(time=row.time * factor) if row.stage in stages else row for row in profile.rows)
+    frontier = solve(schedule, ProfileTable(slowed, profile.note), blocking_power)
+    return frontier.plan_at(max(goal, frontier.time_min))
+
+
+def slowness(schedule: Schedule, profile: ProfileTable, stages: Collection[int], goal: float) -> float | None:
+    """How many times as long the instructions of `stages` take if an iteration takes `goal` seconds at its fastest."""
+    pricing = Pricing(schedule, profile, 0.0, 0.0, None)
+    fastest = [
+        (curve.times[0], operation.instruction.stage in stages)
+        for curve, operation in zip(pricing.curves, pricing.graph.operations)
+    ]
+
+    def makespan(factor: float) -> float:
+        picks = [Pick(round(time * factor) if slow else time, 0.0, 0) for time, slow in fastest]
+        return pricing.rounder.makespan(picks) / TICKS
+
+    least, most = 1.0, 2.0
+    while makespan(most) < goal:
+        most *= 2
+        if most > 1e6:
+            return None
+    for _ in range(50):
+        middle = (least + most) / 2
+        least, most = (middle, most) if makespan(middle) < goal else (least, middle)
+    return least

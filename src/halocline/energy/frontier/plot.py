@@ -54,10 +54,11 @@ def draw_frontier(frontier: Frontier, plans: Sequence[FrequencyPlan] = (), *, ti
     times = [point.time for point in frontier.points] + [plan.time for plan in plans] + [highest.time]
     energies = [point.energy for point in frontier.points] + [plan.energy for plan in plans] + [highest.energy]
     scale = _Scale(times, energies)
+    note = frontier.note if len(frontier.note) <= _LETTERS else f"{frontier.note[: _LETTERS - 3]}..."
     body = [
         f'<text class="title" x="{_LEFT:g}" y="24">{escape(title)}</text>',
         f'<text class="note" x="{_LEFT:g}" y="44">{escape(_note(frontier))}</text>',
-        f'<text class="note" x="{_LEFT:g}" y="62">{escape(_short(frontier.note))}</text>',
+        f'<text class="note" x="{_LEFT:g}" y="62">{escape(note)}</text>',
         *_axes(scale),
     ]
     if len(frontier.points) > 1:
@@ -82,10 +83,6 @@ def draw_frontier(frontier: Frontier, plans: Sequence[FrequencyPlan] = (), *, ti
 def _note(frontier: Frontier) -> str:
     saved = 1 - frontier.least.energy / frontier.all_max.energy if frontier.all_max.energy else 0.0
     return f"{len(frontier.points)} points · least energy {saved:.1%} below maximum clocks"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 3]}..."
 
 
 def _axes(scale: _Scale) -> list[str]:

@@ -1,11 +1,13 @@
 """From optimal durations, which lie between what the hardware offers, to a frequency for each operation: never later
-than the deadline, and nearly as cheap. Knows operations by number and the choices of each.
+than the deadline, and nearly as cheap.
 
 Forward through the operations, each takes the slowest choice of its hull that still ends by its optimal end, but at
 most one step slower than its optimal duration (a slow choice here leaves little for those after it). Then backward:
 whatever slack is left, each takes the cheapest of all its choices that fits. Ending early everywhere is a bias, so
 where this loses much it is tried again with ends that may be late by a part of a step, as long as the operations after
 it could still make up for it.
+
+`Pricing` puts a price on each operation of a schedule: its curve for the solver, its choices for the plans.
 """
 
 from __future__ import annotations
@@ -15,8 +17,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from halocline.energy.frontier.choices import Choice, Choices
-from halocline.energy.frontier.curve import effective_cost, hull, ticks_of
+from halocline.energy.frontier.choices import Choice, Choices, Menu
+from halocline.energy.frontier.curve import TICKS, Curve, candidates, effective_cost, exponential, hull, ticks_of, units
+from halocline.energy.frontier.graph import Node, graph_of
+from halocline.energy.profile.table import ProfileTable
+from halocline.schedule.instruction import REDUCE, Schedule
+
+COSTS = ("hull", "exponential")
+"""What an operation's cost between its choices is taken to be."""
+
+_NOTHING = Choice(0, 0.0, 0.0)
+"""The one choice of an operation that takes no time: a reduction that was not measured."""
 
 _LATE = (0, 10, 25, 50)
 """How late an operation may end, in percent of the step it takes: one try each."""
@@ -40,21 +51,6 @@ class Steps(NamedTuple):
     """Their ticks, rising."""
     corners: tuple[int, ...]
     """Ticks of those on the hull, rising."""
-
-
-def steps_of(choices: Choices, ranks: int, blocking_power: float) -> Steps:
-    """The choices of an operation with so many ranks."""
-    kept: list[Pick] = []
-    for pick in sorted(pick_of(choice, ranks, blocking_power) for choice in choices):
-        if not kept or pick.cost < kept[-1].cost:
-            kept.append(pick)
-    corners = hull(choices, ranks, blocking_power).times
-    return Steps(tuple(kept), tuple(pick.time for pick in kept), corners)
-
-
-def pick_of(choice: Choice, ranks: int, blocking_power: float) -> Pick:
-    cost = effective_cost(choice.time, choice.energy, ranks, blocking_power)
-    return Pick(ticks_of(choice.time), cost, choice.frequency)
 
 
 class Rounder:
@@ -140,3 +136,85 @@ class Rounder:
             latest[number] = end - pick.time
         picks.reverse()
         return picks
+
+
+class Pricing:
+    """The operations of a schedule with their prices. It finds no optimum itself."""
+
+    def __init__(
+        self, schedule: Schedule, profile: ProfileTable, blocking_power: float, latency: float, unit: float | None
+    ) -> None:
+        """`unit`: seconds of the exponential cost model; None takes the hull."""
+        self.graph = graph_of(schedule)
+        self.blocking_power = blocking_power
+        self.replicas = schedule.plan.replicas
+        self.waiting_power = blocking_power * schedule.plan.world_size
+        """Watts of all ranks if all waited."""
+        self.latency = ticks_of(latency)
+        self._unit = unit
+        self._menu = Menu(profile, schedule.plan)
+        self._priced: dict[tuple[object, ...], tuple[Choices, Curve, Steps]] = {}
+        priced = [self._price(operation) for operation in self.graph.operations]
+        self.choices = [choices for choices, _, _ in priced]
+        self.curves = [curve for _, curve, _ in priced]
+        waits = [(first, then, self.latency if message else 0) for first, then, message in self.graph.edges]
+        self.rounder = Rounder([steps for _, _, steps in priced], waits)
+        self._clocked: list[tuple[list[int], list[str]]] = []
+        """For each rank, those of its operations that have a frequency, and their kinds."""
+        for row in self.graph.rows:
+            numbers = [number for number in row if self.choices[number][0].frequency]
+            self._clocked.append((numbers, [self.graph.operations[number].instruction.kind for number in numbers]))
+
+    def floored(self, begins: Sequence[int], ends: Sequence[int]) -> list[Pick]:
+        """The slowest choices whose floored times fit the durations: how the exponential model is put to work."""
+        assert self._unit is not None
+        tick = round(self._unit * TICKS)
+        kept = {choices: candidates(choices, self._unit) for choices in set(self.choices)}
+        floors = {choices: [units(choice, self._unit) * tick for choice in some] for choices, some in kept.items()}
+        picks = []
+        for operation, choices, first, last in zip(self.graph.operations, self.choices, begins, ends):
+            number = max(0, bisect_right(floors[choices], last - first) - 1)
+            picks.append(self._pick(operation, kept[choices][number]))
+        return picks
+
+    def at_maximum(self) -> list[Pick]:
+        """Everything at its highest frequency."""
+        return [self._pick(operation, choices[0]) for operation, choices in zip(self.graph.operations, self.choices)]
+
+    def frequencies(self, picks: Sequence[Pick]) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """For each rank, its instructions that have a frequency: (kind, MHz)."""
+        clocks = [pick.frequency for pick in picks]
+        return tuple(tuple(zip(kinds, [clocks[number] for number in row])) for row, kinds in self._clocked)
+
+    def _price(self, operation: Node) -> tuple[Choices, Curve, Steps]:
+        instruction, ranks, rebuilds, alone = operation
+        key = (instruction.kind, instruction.stage, rebuilds, len(ranks), alone)
+        if key not in self._priced:
+            choices = self._menu.of(instruction.kind, instruction.stage, rebuilds) or (_NOTHING,)
+            if not alone:
+                choices = (_slowest(choices),)
+            count, power = len(ranks) * self.replicas, self._power(operation)
+            curve = hull(choices, count, power)
+            kept: list[Pick] = []
+            for pick in sorted(self._pick(operation, choice) for choice in choices):
+                if not kept or pick.cost < kept[-1].cost:
+                    kept.append(pick)
+            steps = Steps(tuple(kept), tuple(pick.time for pick in kept), curve.times)
+            if self._unit is not None and instruction.kind != REDUCE:
+                curve = exponential(choices, count, power, self._unit)
+            self._priced[key] = choices, curve, steps
+        return self._priced[key]
+
+    def _power(self, operation: Node) -> float:
+        """What its ranks would take otherwise: nothing is saved by an operation beside which they compute."""
+        return self.blocking_power if operation.alone else 0.0
+
+    def _pick(self, operation: Node, choice: Choice) -> Pick:
+        ranks, power = len(operation.ranks) * self.replicas, self._power(operation)
+        return Pick(ticks_of(choice.time), effective_cost(choice.time, choice.energy, ranks, power), choice.frequency)
+
+
+def _slowest(choices: Choices) -> Choice:
+    """A reduction beside computation runs at the computation's clock, which is not its own to choose: it is given its
+    longest time and its highest energy, and no frequency."""
+    return Choice(0, max(choice.time for choice in choices), max(choice.energy for choice in choices))

@@ -8,18 +8,25 @@ Between two advances the counter gains the sum, over what the device did meanwhi
 Hundreds of such equations for a handful of powers are solved by least squares. A load is a kind of instruction of a
 stage at a frequency. Where the equations cannot tell two loads apart, both get their common mean and an error bar that
 says so: every power is held, as weakly as a single equation would, to the mean power of the device.
+
+A window (`StepWindow`) is some steps in a row at the same frequencies, and what each kind of instruction took in them:
+times are measured, energies are attributed.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from halocline.energy.controller import DeviceStep
 from halocline.energy.device.meter import Reading
 from halocline.energy.profile.span import Load, Span, load
+from halocline.energy.profile.table import Estimate
+from halocline.schedule.instruction import COMPUTE
 
 WAITING = Load(-1, "waiting", None)
 """The device is not at work: its power is the blocking power."""
@@ -28,27 +35,6 @@ _ELSEWHERE = 0.1
 """The part of the time between two advances that may lie outside of steps; more, and the equation is left out."""
 _UNIT = 1e-3
 """Joules by which counters count: no equation is more exact."""
-
-
-class Estimate(NamedTuple):
-    """A number that was measured."""
-
-    value: float
-    error: float
-    """One standard deviation."""
-
-    def times(self, other: Estimate) -> Estimate:
-        """The product of two independent ones."""
-        return Estimate(
-            self.value * other.value,
-            ((self.error * other.value) ** 2 + (other.error * self.value) ** 2) ** 0.5,
-        )
-
-    def at_least(self, limit: float) -> Estimate:
-        return Estimate(max(limit, self.value), self.error)
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g} ± {self.error:.2g}"
 
 
 def mean(values: Sequence[float]) -> Estimate:
@@ -164,3 +150,85 @@ def energy_at(readings: Sequence[Reading], time: float) -> float:
     number = next((n for n, reading in enumerate(readings) if reading.time >= time), len(readings) - 1)
     a, b = readings[max(1, number) - 1], readings[max(1, number)]
     return a.energy + (b.energy - a.energy) * (time - a.time) / (b.time - a.time)
+
+
+class Measurement(NamedTuple):
+    """What one run of an instruction takes, on one rank."""
+
+    stage: int
+    kind: str
+    frequency: int | None
+    time: Estimate
+    energy: Estimate | None
+    """None without a meter."""
+
+
+def measurements(spans: Iterable[Span], powers: Powers) -> list[Measurement]:
+    """What the computations among the spans took, by stage, kind and frequency."""
+    seconds: dict[Load, list[float]] = {}
+    for span in spans:
+        if span.instruction.kind in COMPUTE:
+            seconds.setdefault(load(span), []).append(span.seconds)
+    found = []
+    for name, values in seconds.items():
+        time, power = mean(values), powers[name]
+        energy = Estimate(max(0.0, power.value), power.error).times(time) if powers else None
+        found.append(Measurement(*name, time, energy))
+    return found
+
+
+@dataclass
+class StepWindow:
+    """Collects the steps of a window. The attribution may know more windows than this one."""
+
+    attribution: Attribution = field(default_factory=Attribution)
+    steps: list[DeviceStep] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+    """From the last advance before the window on."""
+
+    def add(self, step: DeviceStep, counts: bool = True) -> None:
+        """One more step; it teaches the attribution also where it does not count for the window."""
+        self.attribution.add(step.begin, step.end, step.spans, step.readings)
+        self.readings.extend(step.readings)
+        if counts:
+            self.steps.append(step)
+
+    def clear(self) -> None:
+        """Begin the next window."""
+        self.steps, self.readings = [], self.readings[-2:]
+
+    def times(self) -> list[float]:
+        """Seconds of each step."""
+        return [step.end - step.begin for step in self.steps]
+
+    def energies(self) -> list[float] | None:
+        """Joules of each step, between the counter's advances on a straight line; None without a meter."""
+        if len(self.readings) < 2:
+            return None
+        at = {time: energy_at(self.readings, time) for step in self.steps for time in (step.begin, step.end)}
+        return [max(0.0, at[step.end] - at[step.begin]) for step in self.steps]
+
+    def blocking_power(self) -> Estimate | None:
+        """Watts while waiting; None where the device was never seen to wait."""
+        return self.attribution.powers().get(WAITING) if self.attribution.waited > 0 else None
+
+    def measured(self) -> list[Measurement]:
+        """What each computation took, by stage, kind and frequency."""
+        return measurements((span for step in self.steps for span in step.spans), self.attribution.powers())
+
+    def breakdown(self, named: dict[int, str]) -> tuple[dict[str, list[list[float]]], dict[str, list[list[float]]]]:
+        """Seconds and joules of every computation: name -> for each step, a number for each run. `named`: what follows
+        a kind in the names of a stage's instructions. No joules without a meter."""
+        powers = self.attribution.powers()
+        times: dict[str, list[list[float]]] = {}
+        joules: dict[str, list[list[float]]] = {}
+        for number, step in enumerate(self.steps):
+            for span in step.spans:
+                if span.instruction.kind not in COMPUTE:
+                    continue
+                name = f"{span.instruction.kind}{named[span.instruction.stage]}"
+                times.setdefault(name, [[] for _ in self.steps])[number].append(span.seconds)
+                if powers:
+                    energy = span.seconds * max(0.0, powers[load(span)].value)
+                    joules.setdefault(name, [[] for _ in self.steps])[number].append(energy)
+        return times, joules

@@ -1,4 +1,5 @@
-"""The profile of a run that is over, from its timing files: what a sweep would have found, without running again.
+"""The profile of a run that is over, from its timing files (see timing_csv): what a sweep would have found, without
+running again. A last line that was cut off by a crash is left out.
 
 Files of ours carry stage and frequency with every row. Perseus's do not: then the stage follows from the rank, and the
 frequency is one for the whole run, or follows from the steps, some at each frequency from the first down:
@@ -10,17 +11,29 @@ frequency is one for the whole run, or follows from the steps, some at each freq
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from halocline.energy.controller import BATCH_INPUT
 from halocline.energy.device.meter import Reading
-from halocline.energy.profile.attribution import WAITING, Attribution, Estimate, mean
-from halocline.energy.profile.files import Found
-from halocline.energy.profile.span import Load, Span, load
-from halocline.energy.profile.timing_files import Timed, ranks_in, read_energy, read_instructions
-from halocline.schedule.instruction import COMPUTE, FORWARD, Instruction
+from halocline.energy.profile.attribution import WAITING, Attribution, Powers, measurements
+from halocline.energy.profile.span import Span
+from halocline.energy.profile.table import Estimate, Found, of_team
+from halocline.energy.profile.timing_csv import (
+    ENERGY_COLUMNS,
+    INSTRUCTION_COLUMNS,
+    NAMES,
+    energy_file,
+    instructions_file,
+)
+from halocline.schedule.instruction import FORWARD, Instruction
+
+_KINDS = {name: kind for kind, name in NAMES.items()}
 
 _MARGIN = 2
 """Steps that are left out on each side of a change of frequency that is only inferred."""
@@ -64,7 +77,7 @@ def derive(directory: str | Path, missing: Missing | None = None) -> Derived:
     stages = missing.stages or len(ranks)
     if len(ranks) % stages:
         raise ValueError(f"{len(ranks)} ranks in {directory} do not share {stages} stages: give another --stages")
-    parts: dict[Load, list[tuple[Estimate, Estimate]]] = {}
+    parts: dict[tuple[int, str, int], list[tuple[Estimate, Estimate]]] = {}
     blocking: list[Estimate] = []
     for number, rank in enumerate(ranks):
         spans = _spans(read_instructions(directory, rank), number // (len(ranks) // stages), missing, str(directory))
@@ -82,14 +95,10 @@ def derive(directory: str | Path, missing: Missing | None = None) -> Derived:
             )
         if WAITING in powers:
             blocking.append(powers[WAITING])
-        for name, seconds in _seconds(spans).items():
-            time = mean(seconds)
-            parts.setdefault(name, []).append((time, powers[name].at_least(0.0).times(time)))
-    found = {
-        (n.stage, n.kind, n.frequency): _team(p)
-        for n, p in parts.items()
-        if n.frequency is not None and n.kind in COMPUTE
-    }
+        for stage, kind, frequency, time, energy in measurements(spans, powers):
+            if frequency is not None and energy is not None:
+                parts.setdefault((stage, kind, frequency), []).append((time, energy))
+    found = {key: of_team(*zip(*pairs)) for key, pairs in parts.items()}
     return Derived(found, min(blocking, key=lambda power: power.error) if blocking else None)
 
 
@@ -133,7 +142,7 @@ def _inferred(rows: Sequence[Timed], missing: Missing) -> list[int | None]:
     return found
 
 
-def _attributed(spans: Sequence[Span], readings: Sequence[Reading]) -> dict[Load, Estimate]:
+def _attributed(spans: Sequence[Span], readings: Sequence[Reading]) -> Powers:
     """Powers, from the pieces of the run in which it is known what was done."""
     attribution, rest = Attribution(), list(readings)
     for held in _pieces(spans):
@@ -156,15 +165,95 @@ def _pieces(spans: Sequence[Span]) -> list[list[Span]]:
     return [piece for piece in pieces if piece]
 
 
-def _seconds(spans: Iterable[Span]) -> dict[Load, list[float]]:
-    found: dict[Load, list[float]] = {}
-    for span in spans:
-        found.setdefault(load(span), []).append(span.seconds)
+# -- the files -----------------------------------------------------------------------------------------------------
+
+
+class Timed(NamedTuple):
+    """A row of instructions-R.csv."""
+
+    kind: str
+    """An instruction's, or batch-input."""
+    start: float
+    end: float
+    stage: int | None = None
+    """None where the file does not say."""
+    microbatch: int | None = None
+    frequency: int | None = None
+
+
+def ranks_in(directory: str | Path) -> list[int]:
+    """The ranks whose instructions are there."""
+    names = (re.fullmatch(r"instructions-(\d+)\.csv", path.name) for path in Path(directory).glob("instructions-*.csv"))
+    return sorted(int(name[1]) for name in names if name is not None)
+
+
+def read_instructions(directory: str | Path, rank: int) -> list[Timed]:
+    """A rank's rows in order of time."""
+    path = instructions_file(directory, rank)
+    rows = []
+    for number, row in _rows(path, INSTRUCTION_COLUMNS[:3]):
+        name = row["instruction"]
+        if name not in _KINDS:
+            raise ValueError(f"{path}:{number}: instruction {name!r} is not known: use one of {', '.join(_KINDS)}")
+        start, end = _number(path, number, row, "start"), _number(path, number, row, "end")
+        if end < start:
+            raise ValueError(f"{path}:{number}: end {end:.6f} comes before start {start:.6f}: remove the row")
+        optional = [_whole(path, number, row, column) for column in INSTRUCTION_COLUMNS[3:]]
+        rows.append(Timed(_KINDS[name], start, end, *optional))
+    return sorted(rows, key=lambda row: row.start)
+
+
+def read_energy(directory: str | Path, rank: int) -> list[Reading]:
+    """A rank's counter."""
+    path = energy_file(directory, rank)
+    found: list[Reading] = []
+    for number, row in _rows(path, ENERGY_COLUMNS):
+        reading = Reading(_number(path, number, row, "time"), _number(path, number, row, "energy"))
+        if found and (reading.time <= found[-1].time or reading.energy < found[-1].energy):
+            raise ValueError(
+                f"{path}:{number}: {reading.time:.6f} s, {reading.energy:g} J does not come after {found[-1].time:.6f} "
+                f"s, {found[-1].energy:g} J: a counter only rises"
+            )
+        found.append(reading)
     return found
 
 
-def _team(parts: Sequence[tuple[Estimate, Estimate]]) -> tuple[Estimate, Estimate]:
-    """Ranks of a stage: as long as the slowest, and the mean of their energies."""
-    count = len(parts)
-    energy = Estimate(sum(e.value for _, e in parts) / count, sum(e.error**2 for _, e in parts) ** 0.5 / count)
-    return max((time for time, _ in parts), key=lambda time: time.value), energy
+def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[int, dict[str, str]]]:
+    """Every whole line with its number."""
+    text = path.read_text(encoding="utf-8-sig")
+    lines = text.splitlines()
+    if text and not text.endswith("\n"):
+        lines.pop()
+    found = csv.reader(lines)
+    header = next(found, [])
+    missing = [column for column in needed if column not in header]
+    if missing:
+        raise ValueError(
+            f"{path}:1: the header {','.join(header)!r} lacks {', '.join(missing)}: write {','.join(needed)}"
+        )
+    rows = []
+    for number, words in enumerate(found, start=2):
+        if len(words) != len(header):
+            raise ValueError(f"{path}:{number}: {len(words)} fields where the header has {len(header)}: fill the row")
+        rows.append((number, dict(zip(header, words))))
+    return rows
+
+
+def _number(path: Path, number: int, row: dict[str, str], column: str) -> float:
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{path}:{number}: {column} = {row[column]!r} is not a finite number: remove the row")
+    return value
+
+
+def _whole(path: Path, number: int, row: dict[str, str], column: str) -> int | None:
+    """A column that may be missing or empty."""
+    word = row.get(column, "")
+    if not word:
+        return None
+    if not re.fullmatch(r"\d+", word):
+        raise ValueError(f"{path}:{number}: {column} = {word!r} is not a whole number: write one, or nothing")
+    return int(word)

@@ -8,12 +8,46 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from halocline.energy.controller import DeviceStep, Frequencies
-from halocline.energy.profile.attribution import Estimate
-from halocline.energy.profile.descent import Descent
-from halocline.energy.profile.files import Found
+from halocline.energy.profile.attribution import Measurement, StepWindow
 from halocline.energy.profile.span import Span
-from halocline.energy.profile.window import Measurement, StepWindow
+from halocline.energy.profile.table import Estimate, Found, of_team
 from halocline.schedule.instruction import COMPUTE, Instruction
+
+
+class Descent:
+    """One stage's way down the frequencies: which one it tries next.
+
+    What must fall is the energy an instruction takes beyond that of waiting as long, since a slower instruction mostly
+    replaces waiting; at a blocking power of 0 it is the energy itself.
+    """
+
+    def __init__(self, available: Sequence[int], *, lowest: int = 0, stride: int = 1, patience: int = 2) -> None:
+        """`available`, highest first; of these every `stride`-th that is at least `lowest`, the highest in any case."""
+        chosen = list(available[::stride])
+        self._ladder = [chosen[0], *(frequency for frequency in chosen[1:] if frequency >= lowest)]
+        self._patience = patience
+        self._at = 0
+        self._best: float | None = None
+        self._worse = 0
+
+    @property
+    def done(self) -> bool:
+        return self._at >= len(self._ladder) or self._worse >= self._patience
+
+    @property
+    def frequency(self) -> int:
+        """What to try now; the highest again when done, so that a stage that is done slows nobody."""
+        return self._ladder[0] if self.done else self._ladder[self._at]
+
+    def saw(self, cost: float) -> None:
+        """What the frequency tried now costs: joules beyond waiting, of one microbatch."""
+        if self.done:
+            return
+        self._at += 1
+        if self._best is None or cost < self._best:
+            self._best, self._worse = cost, 0
+        else:
+            self._worse += 1
 
 
 class Report(NamedTuple):
@@ -29,14 +63,12 @@ class Report(NamedTuple):
 class Sweep:
     """Which stage runs at which frequency, and what was found."""
 
-    def __init__(
-        self, stages: int, available: Sequence[int], *, lowest: int = 0, stride: int = 1, patience: int = 2
-    ) -> None:
+    def __init__(self, stages: int, available: Sequence[int], *, lowest: int = 0, stride: int = 1) -> None:
         if not available:
             raise ValueError(
                 "there are 0 frequencies to sweep: use --meter simulated, a GPU's nvml or zeus, or --from DIR"
             )
-        self.descents = [Descent(available, lowest=lowest, stride=stride, patience=patience) for _ in range(stages)]
+        self.descents = [Descent(available, lowest=lowest, stride=stride) for _ in range(stages)]
         self.found: Found = {}
         self.blocking: Estimate | None = None
         self._stuck = False
@@ -68,7 +100,14 @@ class Sweep:
                 clocks[stage] = min((mhz for mhz in stuck if mhz is not None), default=clocks[stage])
             cost = 0.0
             for kind in sorted({row.kind for row in rows}):
-                time, energy = _team([row for row in rows if row.kind == kind])
+                same = [row for row in rows if row.kind == kind]
+                energies = [row.energy for row in same if row.energy is not None]
+                if not energies:
+                    raise ValueError(
+                        "no energy was measured: a sweep needs a meter (--meter nvml, zeus or simulated), and steps in "
+                        "which its counter advances, about every 0.1 s; use more --num-prof-steps"
+                    )
+                time, energy = of_team([row.time for row in same], energies)
                 self.found[stage, kind, clocks[stage]] = time, energy
                 cost += energy.value - power * time.value
             descent.saw(cost)
@@ -116,16 +155,3 @@ class SweepPlayer:
 
     def close(self) -> None:
         """The sweep keeps what it saw."""
-
-
-def _team(rows: Sequence[Measurement]) -> tuple[Estimate, Estimate]:
-    """The ranks of a team take as long as the slowest; energy is the mean of theirs."""
-    energies = [row.energy for row in rows if row.energy is not None]
-    if not energies:
-        raise ValueError(
-            "no energy was measured: a sweep needs a meter (--meter nvml, zeus or simulated), and steps in which its "
-            "counter advances, about every 0.1 s; use more --num-prof-steps"
-        )
-    count = len(energies)
-    energy = Estimate(sum(e.value for e in energies) / count, sum(e.error**2 for e in energies) ** 0.5 / count)
-    return max((row.time for row in rows), key=lambda time: time.value), energy

@@ -1,26 +1,33 @@
-"""The application: which path leads where. Requests are read by `wire`, answered by `jobs`, refused in one line."""
+"""The application and its process: which path leads where, and a server that listens. Requests are read by `wire`,
+answered by `jobs` and `view`, refused in one line.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
 
-from fastapi import FastAPI, Request, Response
-from starlette.exceptions import HTTPException
+from halocline.energy.server.settings import SCHEDULERS, ServerSettings, require_safe
 
-from halocline.energy.server.jobs import Jobs
-from halocline.energy.server.limits import App, Doorkeeper
-from halocline.energy.server.metrics import TYPE, ServerMetrics
-from halocline.energy.server.refusal import Refusal
-from halocline.energy.server.settings import SCHEDULERS, Settings
-from halocline.energy.server.store import Store, StoreFailed
-from halocline.energy.server.view import frontier_facts, job_facts
-from halocline.energy.server.wire import JobInfo, RankInfo, Result, Straggler, read
+try:
+    import uvicorn
+    from fastapi import FastAPI, Request, Response
+    from starlette.exceptions import HTTPException
+
+    from halocline.energy.server.job import Job
+    from halocline.energy.server.jobs import Jobs
+    from halocline.energy.server.limits import Doorkeeper
+    from halocline.energy.server.store import Store, StoreFailed
+    from halocline.energy.server.view import METRICS_TYPE, ServerMetrics, frontier_facts, job_facts
+    from halocline.energy.server.wire import JobInfo, RankInfo, Refusal, Result, Straggler, read
+except ImportError as error:
+    raise ValueError(f"the energy server needs {error.name}: pip install 'halocline[server]'") from error
 
 _PAGE = {
     "/": ("index.html", "text/html"),
@@ -31,13 +38,13 @@ _ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
 
 
-def make_app(settings: Settings, data: Path) -> App:
+def make_app(settings: ServerSettings, data: Path) -> Doorkeeper:
     """The whole server, as an ASGI application that keeps everything in the file `data`."""
     store, metrics = Store(data), ServerMetrics()
     jobs = Jobs(store, settings)
     jobs.restore()
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(jobs.resume()), asyncio.create_task(jobs.forget_old())]
         yield
@@ -51,116 +58,118 @@ def make_app(settings: Settings, data: Path) -> App:
     _add_wire(app, jobs)
     _add_views(app, jobs, store, metrics, settings)
 
-    app.add_exception_handler(Refusal, _refused)
-    app.add_exception_handler(StoreFailed, _not_stored)
-    app.add_exception_handler(HTTPException, _no_such_path)
-    app.add_exception_handler(Exception, _failed)
-    return Doorkeeper(app, settings, metrics)  # type: ignore[arg-type]
+    for kind in (Refusal, StoreFailed, HTTPException, Exception):
+        app.add_exception_handler(kind, _failed)
+    return Doorkeeper(app, settings, metrics.count)
+
+
+Answer = Callable[[Request], Awaitable[object]]
+"""Gives what is sent as JSON (None: null), or a whole response."""
+
+
+def _at(app: FastAPI, method: str, path: str) -> Callable[[Answer], Answer]:
+    """What is asked at this path is answered by the function below."""
+
+    def add(answer: Answer) -> Answer:
+        async def respond(request: Request) -> Response:
+            found = await answer(request)
+            return found if isinstance(found, Response) else _json(found)
+
+        app.add_route(path, respond, methods=[method])
+        return answer
+
+    return add
 
 
 def _add_wire(app: FastAPI, jobs: Jobs) -> None:
     """What training jobs say."""
 
-    async def register_job(request: Request) -> Response:
-        return _json(await jobs.register(read(JobInfo, await request.body())))
+    @_at(app, "POST", "/register_job")
+    async def register_job(request: Request) -> object:
+        return await jobs.register(read(JobInfo, await request.body()))
 
-    async def register_rank(request: Request) -> Response:
-        job = jobs.find(request.path_params["job"])
-        await job.register(read(RankInfo, await request.body()))
-        return _json(None)
+    @_at(app, "POST", "/register_rank/{job}")
+    async def register_rank(request: Request) -> None:
+        await _job(request, jobs).register(read(RankInfo, await request.body()))
 
-    async def schedule(request: Request) -> Response:
-        job = jobs.find(request.path_params["job"])
-        return _json(await job.schedule(_whole(request, "rank")))
+    @_at(app, "GET", "/schedule/{job}")
+    async def schedule(request: Request) -> object:
+        return await _job(request, jobs).schedule(_whole(request, "rank"))
 
-    async def result(request: Request) -> Response:
-        job = jobs.find(request.path_params["job"])
-        body = await request.body()
+    @_at(app, "POST", "/result/{job}")
+    async def result(request: Request) -> None:
+        job, body = _job(request, jobs), await request.body()
         await job.report(read(Result, body), body)
-        return _json(None)
 
-    async def straggler(request: Request) -> Response:
-        job = jobs.find(request.path_params["job"])
-        return _json(await job.straggler(read(Straggler, await request.body())))
-
-    app.add_route("/register_job", register_job, methods=["POST"])
-    app.add_route("/register_rank/{job}", register_rank, methods=["POST"])
-    app.add_route("/schedule/{job}", schedule, methods=["GET"])
-    app.add_route("/result/{job}", result, methods=["POST"])
-    app.add_route("/straggler/{job}", straggler, methods=["POST"])
+    @_at(app, "POST", "/straggler/{job}")
+    async def straggler(request: Request) -> object:
+        return await _job(request, jobs).straggler(read(Straggler, await request.body()))
 
 
-def _add_views(app: FastAPI, jobs: Jobs, store: Store, metrics: ServerMetrics, settings: Settings) -> None:
+def _add_views(app: FastAPI, jobs: Jobs, store: Store, metrics: ServerMetrics, settings: ServerSettings) -> None:
     """What people and machines look at."""
 
-    async def info(request: Request) -> Response:
+    @_at(app, "GET", "/info")
+    async def info(request: Request) -> object:
         from halocline import __version__
 
-        return _json(
-            {
-                "name": "halocline energy server",
-                "version": __version__,
-                "scheduler": settings.scheduler,
-                "schedulers": [name for name in SCHEDULERS if name != "point-solution" or settings.plans],
-                "paths": sorted({getattr(route, "path", "") for route in app.routes}),
-                "limits": {
-                    "body_bytes": settings.body_limit,
-                    "requests_per_second": settings.rate,
-                    "requests_per_second_of_a_rank": settings.rank_rate,
-                    "rank_timeout_seconds": settings.rank_timeout,
-                },
-            }
-        )
+        return {
+            "name": "halocline energy server",
+            "version": __version__,
+            "scheduler": settings.scheduler,
+            "schedulers": [name for name in SCHEDULERS if name != "point-solution" or settings.plans],
+            "paths": sorted({getattr(route, "path", "") for route in app.routes}),
+            "limits": {
+                "body_bytes": settings.body_limit,
+                "requests_per_second": settings.rate,
+                "requests_per_second_of_a_rank": settings.rank_rate,
+                "rank_timeout_seconds": settings.rank_timeout,
+            },
+        }
 
-    async def all_jobs(request: Request) -> Response:
+    @_at(app, "GET", "/jobs")
+    async def all_jobs(request: Request) -> object:
         found = list(jobs)
         if "latest" in request.query_params:
             found = found[-max(1, _whole(request, "latest")) :]
-        return _json([job_facts(job) for job in found])
+        return [job_facts(job) for job in found]
 
-    async def one_job(request: Request) -> Response:
-        return _json(job_facts(jobs.find(request.path_params["job"])))
+    @_at(app, "GET", "/jobs/{job}")
+    async def one_job(request: Request) -> object:
+        return job_facts(_job(request, jobs))
 
-    async def frontier(request: Request) -> Response:
-        job = jobs.find(request.path_params["job"])
-        return _json(await frontier_facts(job, _seconds(request, "time")))
+    @_at(app, "GET", "/frontier/{job}")
+    async def frontier(request: Request) -> object:
+        return await frontier_facts(_job(request, jobs), _seconds(request, "time"))
 
-    async def health(request: Request) -> Response:
-        return _json({"status": "ok"})
+    @_at(app, "GET", "/health")
+    async def health(request: Request) -> object:
+        return {"status": "ok"}
 
-    async def numbers(request: Request) -> Response:
-        return Response(metrics.text(jobs, store), media_type=TYPE)
+    @_at(app, "GET", "/metrics")
+    async def numbers(request: Request) -> object:
+        return Response(metrics.text(jobs, store), media_type=METRICS_TYPE)
 
-    async def page(request: Request) -> Response:
+    async def page(request: Request) -> object:
         name, kind = _PAGE[request.url.path]
         text = (files("halocline.energy.server") / "page" / name).read_text(encoding="utf-8")
         return Response(text, media_type=kind, headers={"Content-Security-Policy": _POLICY})
 
-    app.add_route("/info", info, methods=["GET"])
-    app.add_route("/jobs", all_jobs, methods=["GET"])
-    app.add_route("/jobs/{job}", one_job, methods=["GET"])
-    app.add_route("/frontier/{job}", frontier, methods=["GET"])
-    app.add_route("/health", health, methods=["GET"])
-    app.add_route("/metrics", numbers, methods=["GET"])
     for path in _PAGE:
-        app.add_route(path, page, methods=["GET"])
+        _at(app, "GET", path)(page)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
-    return Response(error.body, status_code=error.status, headers=error.headers, media_type="application/json")
-
-
-async def _not_stored(request: Request, error: Exception) -> Response:
-    return _json({"detail": str(error)}, 503)
-
-
-async def _no_such_path(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _json({"detail": f"{error.detail}: see /info for the paths there are"}, error.status_code)
+def _job(request: Request, jobs: Jobs) -> Job:
+    return jobs.find(request.path_params["job"])
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    if isinstance(error, Refusal):
+        return Response(error.body, status_code=error.status, headers=error.headers, media_type="application/json")
+    if isinstance(error, StoreFailed):
+        return _json({"detail": str(error)}, 503)
+    if isinstance(error, HTTPException):
+        return _json({"detail": f"{error.detail}: see /info for the paths there are"}, error.status_code)
     return _json({"detail": "the server failed at this request: see its log"}, 500)
 
 
@@ -186,3 +195,59 @@ def _seconds(request: Request, name: str) -> float | None:
     if not 0 < value <= 1e15:
         raise Refusal(422, f"{name} = {text[:40]!r} is not a number of seconds above 0: write ?{name}=1.5")
     return value
+
+
+# -- the process ---------------------------------------------------------------------------------------------------
+
+
+def serve(settings: ServerSettings, data: Path, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Serves until it is interrupted. `ready` is told the address when connections are taken; port 0 takes any."""
+    require_safe(host, settings.token)
+    listener = listen(host, port)
+    try:
+        app = make_app(settings, data)
+        _allow_many_connections()
+        config = uvicorn.Config(
+            app,
+            lifespan="on",
+            access_log=False,
+            log_level="error",  # what is no HTTP at all would fill the log
+            server_header=False,
+            backlog=4096,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=2,  # ranks that wait for each other would hold it for minutes
+        )
+        at = listener.getsockname()
+        ready(f"http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}")
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        listener.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bound before anything else, so that a port in use is told at once and port 0 is known."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ValueError(f"host {host} is no address of this machine ({error.strerror}): use 127.0.0.1") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(4096)
+    except OSError as error:
+        listener.close()
+        raise ValueError(f"cannot listen on {host}:{port} ({error.strerror}): use another --port") from error
+    return listener
+
+
+def _allow_many_connections() -> None:
+    """A connection is a file; many systems allow 1,024 until more are asked for."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,18 +1,24 @@
-"""The digest of a report: the means the server works with. What a report says of each instruction is sorted by stage
-and kind here; the lists themselves stay in the store.
+"""What was reported: the digest of a report, which is the means that the server works with, by stage and kind (the
+lists themselves stay in the store), and what was measured round by round. Savings that are told come from here and from
+nothing predicted.
 """
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from halocline.energy.server.refusal import Refusal
-from halocline.energy.server.wire import Result
+from halocline.energy.profile.table import kind_of
+from halocline.energy.server.wire import Refusal, Result
+from halocline.plan.plan import Plan
 from halocline.schedule.instruction import COMPUTE, REDUCE
 
 _KINDS = {*COMPUTE, REDUCE}
+
+_KEPT = 256
+"""The latest rounds whose measurements are kept."""
 
 Part = tuple[int, str]
 """Stage and kind."""
@@ -72,7 +78,7 @@ def _parts(
     left out."""
     found: dict[Part, tuple[float, int]] = {}
     for key, rows in table.items():
-        kind, _, place = key.replace("_", "-").partition(" ")
+        kind, _, place = kind_of(key).partition(" ")
         if kind not in _KINDS:
             continue
         part = (_stage(name, key, place, stages), kind)
@@ -99,3 +105,58 @@ def _stage(name: str, key: str, place: str, stages: Sequence[int]) -> int:
     if not number.isdecimal() or len(number) > 9 or int(number) not in stages:
         raise Refusal(422, f"{name}.{key[:40]} is about a stage this rank does not hold: it holds {list(stages)}")
     return int(number)
+
+
+@dataclass
+class Round:
+    """One round's measurements so far."""
+
+    round: int
+    phase: str
+    ranks: dict[int, tuple[float, float, int]] = field(default_factory=dict)
+    """Rank -> seconds and joules of an iteration, and of how many they are the mean."""
+
+    @property
+    def time(self) -> float:
+        """Seconds of an iteration: of the slowest rank."""
+        return max(time for time, _, _ in self.ranks.values())
+
+    @property
+    def energy(self) -> float:
+        """Joules of an iteration, of all ranks."""
+        return sum(energy for _, energy, _ in self.ranks.values())
+
+
+class RoundLog:
+    """The first round, all at the highest frequency, and the latest ones."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._world = plan.world_size
+        self._first: Round | None = None
+        self._latest: deque[Round] = deque(maxlen=_KEPT)
+
+    def begin(self, round: int, phase: str) -> None:
+        self._latest.append(Round(round, phase))
+        if self._first is None:
+            self._first = self._latest[0]
+
+    def add(self, rank: int, digest: Digest) -> None:
+        ranks = self._latest[-1].ranks
+        time, energy, count = ranks.get(rank, (0.0, 0.0, 0))
+        total = count + digest.iterations
+        share = digest.iterations / total
+        ranks[rank] = (time + (digest.time - time) * share, energy + (digest.energy - energy) * share, total)
+
+    @property
+    def whole(self) -> list[Round]:
+        """The rounds of which every rank has reported, in order."""
+        rounds = [*([self._first] if self._first and self._first not in self._latest else []), *self._latest]
+        return [round for round in rounds if len(round.ranks) == self._world]
+
+    def saved(self) -> dict[str, float] | None:
+        """The latest round against the first."""
+        rounds = self.whole
+        if len(rounds) < 2 or not rounds[0].energy or not rounds[0].time:
+            return None
+        first, last = rounds[0], rounds[-1]
+        return {"round": last.round, "energy": 1 - last.energy / first.energy, "slowdown": last.time / first.time - 1}

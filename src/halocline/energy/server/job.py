@@ -15,21 +15,19 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from halocline.energy.seat import Seat
-from halocline.energy.server.digest import Digest, digest
-from halocline.energy.server.gate import Gate
-from halocline.energy.server.measured import RoundLog
-from halocline.energy.server.rate import Rates
-from halocline.energy.server.refusal import Refusal
+from halocline.energy.client import Seat
+from halocline.energy.server.digest import Digest, RoundLog, digest
+from halocline.energy.server.limits import Rates
 from halocline.energy.server.schedulers import Roster, Scheduler, make_scheduler
-from halocline.energy.server.schedulers.turn import Notice, Turn
-from halocline.energy.server.settings import Settings
+from halocline.energy.server.schedulers.scheduler import Notice, Turn
+from halocline.energy.server.settings import ServerSettings
 from halocline.energy.server.store import Store, StoredJob
-from halocline.energy.server.wire import JobInfo, RankInfo, Result, Straggler
+from halocline.energy.server.wire import JobInfo, RankInfo, Refusal, Result, Straggler
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.schedule.generate import generate
@@ -38,10 +36,60 @@ _KEPT_ROUNDS = 1024
 """How many of the latest rounds keep their reports, besides those a profile was made of."""
 
 
+class Gate:
+    """Where ranks wait until all of them have come. It opens once: when the last of `size` ranks is there, `decide`
+    runs, and then all go through."""
+
+    def __init__(self, size: int, decide: Callable[[], Awaitable[None]]) -> None:
+        self._size, self._decide = size, decide
+        self._here: Counter[int] = Counter()
+        self._left: dict[int, float] = {}
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._deciding: asyncio.Task[None] | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether `decide` raised; whoever comes later needs another gate."""
+        return self._opened.done() and self._opened.exception() is not None
+
+    @property
+    def deciding(self) -> bool:
+        return self._deciding is not None
+
+    def seen(self, rank: int, seconds: float) -> bool:
+        """Whether a rank waits here or did not long ago. Ranks give up one by one: none is missing for that."""
+        return rank in self._here or time.monotonic() - self._left.get(rank, -1e9) < seconds
+
+    async def wait(self, rank: int, timeout: float) -> bool:
+        """Whether the gate opened in time. Raises what `decide` raised, to everyone who waits."""
+        self._here[rank] += 1  # a rank that lost its connection and asks again is here twice for a while
+        try:
+            if len(self._here) == self._size and self._deciding is None:
+                self._deciding = asyncio.get_running_loop().create_task(self._run())
+            await asyncio.wait({self._opened}, timeout=timeout)
+            return self._opened.done() and self._opened.result() is None
+        finally:
+            self._left[rank] = time.monotonic()
+            self._here[rank] -= 1
+            if not self._here[rank]:
+                del self._here[rank]
+
+    async def _run(self) -> None:
+        try:
+            await self._decide()
+        except Exception as error:
+            self._opened.set_exception(error)
+            self._opened.exception()  # it may be that nobody waits any more
+        else:
+            self._opened.set_result(None)
+
+
 class Job:
     """One training job."""
 
-    def __init__(self, name: str, info: JobInfo, plan: Plan, created: float, store: Store, settings: Settings) -> None:
+    def __init__(
+        self, name: str, info: JobInfo, plan: Plan, created: float, store: Store, settings: ServerSettings
+    ) -> None:
         self.name, self.info, self.plan, self.created = name, info, plan, created
         self.touched = time.time()
         self.scheduler_name = info.scheduler or settings.scheduler
@@ -96,10 +144,8 @@ class Job:
 
     def _seat(self, info: RankInfo) -> Seat:
         seat = Seat(info.dp_rank, info.pp_rank, info.tp_rank)
-        for name, value, degree in (
-            ("dp_rank", seat.replica, self.plan.replicas),
-            ("pp_rank", seat.place, self.plan.places),
-        ):
+        degrees = {"dp_rank": (seat.replica, self.plan.replicas), "pp_rank": (seat.place, self.plan.places)}
+        for name, (value, degree) in degrees.items():
             if value >= degree:
                 raise Refusal(422, f"{name} {value} of rank {info.rank} is not below the job's {degree}")
         team = self.plan.stages[seat.place].team_size
@@ -124,13 +170,7 @@ class Job:
     @property
     def phase(self) -> str:
         """What the job is doing, in a word."""
-        if self.scheduler is None:
-            return "waiting"
-        return self.scheduler.phase
-
-    @property
-    def simulated(self) -> bool:
-        return (self.info.device or "").lower().startswith("simulated")
+        return self.scheduler.phase if self.scheduler is not None else "waiting"
 
     @property
     def missing(self) -> Iterator[int]:
@@ -147,7 +187,8 @@ class Job:
             await self._next_round(rank)
         assert self.turn is not None and self.scheduler is not None
         round, turn = self.round, self.turn
-        if self._needs_solution(turn):
+        if turn.time is not None and self.scheduler.unsolved:
+            # After a restart the frontier of the turn's plan is not there again yet.
             await self._solved(self._settings.rank_timeout)
             if self.scheduler.unsolved:
                 raise Refusal(408, "the frontier is being computed again after a restart: ask again")
@@ -184,23 +225,21 @@ class Job:
 
     async def _decide(self) -> None:
         """Every rank is here: learn from the round that ends and begin the next."""
-        scheduler = await self._scheduler()
+        if self.scheduler is None:  # by now every rank has told its frequencies
+            self.scheduler = await asyncio.to_thread(self._make_scheduler)
+        scheduler = self.scheduler
         if self.turn is not None:
             scheduler.observe(self.turn, self._digests)
         # What was observed must not be observed again if the rest fails and ranks ask once more.
         self._digests, self._shas = {}, {}
         await self._solved(self._settings.solve_wait)
         turn = scheduler.turn()
-        await asyncio.to_thread(self._look_up, scheduler, turn)
+        # Finding a plan takes a while the first time: not while others wait for an answer.
+        await asyncio.to_thread(lambda: [scheduler.played(turn, rank) for rank in self.ranks])
         self._begin(self.round + 1, turn)
         await self._store.add_round(self.name, self.round, turn.to_text())
         if self.round % 64 == 0 and self.round > _KEPT_ROUNDS:
             await self._store.forget_reports(self.name, self.round - _KEPT_ROUNDS)
-
-    def _look_up(self, scheduler: Scheduler, turn: Turn) -> None:
-        """Finding a plan takes a while the first time: not while others wait for an answer."""
-        for rank in self.ranks:
-            scheduler.played(turn, rank)
 
     def _begin(self, round: int, turn: Turn) -> None:
         self.round, self.turn = round, turn
@@ -209,13 +248,6 @@ class Job:
         self._ended_early = False
         self._gate = None
         self.measured.begin(round, turn.phase)
-
-    async def _scheduler(self) -> Scheduler:
-        """The scheduler, made when the first round is decided: by then every rank has told its frequencies."""
-        if self.scheduler is None:
-            made = await asyncio.to_thread(self._make_scheduler)
-            self.scheduler = made
-        return self.scheduler
 
     def _make_scheduler(self) -> Scheduler:
         ranks = sorted(self.ranks.values(), key=lambda info: info.rank)
@@ -236,11 +268,6 @@ class Job:
         return made
 
     # -- the frontier --------------------------------------------------------------------------------------------
-
-    def _needs_solution(self, turn: Turn) -> bool:
-        """After a restart the turn may be a plan of a frontier that is not there again yet."""
-        assert self.scheduler is not None
-        return turn.time is not None and self.scheduler.unsolved
 
     async def _solved(self, wait: float) -> None:
         """Lets the scheduler do its long work, and waits for it so many seconds."""

@@ -8,12 +8,11 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from halocline.energy.seat import job_degrees
+from halocline.energy.client import job_degrees
 from halocline.energy.server.job import Job
-from halocline.energy.server.refusal import Refusal, unknown_job
-from halocline.energy.server.settings import SCHEDULERS, Settings
+from halocline.energy.server.settings import SCHEDULERS, ServerSettings
 from halocline.energy.server.store import Store
-from halocline.energy.server.wire import LONGEST_PLAN, JobInfo, SweepMessage
+from halocline.energy.server.wire import LONGEST_PLAN, JobInfo, Refusal, SweepMessage
 from halocline.plan.plan import Plan
 
 _MOST_WORK = 1_000_000
@@ -25,7 +24,7 @@ _LOG = logging.getLogger("halocline.energy.server")
 class Jobs:
     """Every job, in memory and in the store."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: ServerSettings) -> None:
         self._store, self._settings = store, settings
         self._jobs: dict[str, Job] = {}
 
@@ -54,7 +53,7 @@ class Jobs:
     def find(self, name: str) -> Job:
         job = self._jobs.get(name)
         if job is None:
-            raise unknown_job(name)
+            raise Refusal(404, f"job {name[:80]!r} is not known here: register it with POST /register_job")
         return job
 
     async def register(self, info: JobInfo) -> str:
@@ -85,19 +84,12 @@ class Jobs:
             }
         )
         now = time.time()
-        name = self._name(info, now)
+        # Safe in a path as it is: clients write it there unquoted.
+        degrees = f"pp{info.pp_degree}-dp{info.dp_degree}-tp{info.tp_degree}"
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{degrees}-{secrets.token_hex(8)}"
         self._jobs[name] = Job(name, info, plan, now, self._store, self._settings)
         await self._store.add_job(name, info.model_dump_json(exclude_none=True))
         return name
-
-    def _name(self, info: JobInfo, now: float) -> str:
-        """Safe in a path as it is: clients write it there unquoted."""
-        while True:
-            when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-            degrees = f"pp{info.pp_degree}-dp{info.dp_degree}-tp{info.tp_degree}"
-            name = f"{when}-{degrees}-{secrets.token_hex(8)}"
-            if name not in self._jobs:
-                return name
 
     def _plan(self, info: JobInfo) -> Plan:
         """The job's own plan, or the server's, or one of the job's degrees."""

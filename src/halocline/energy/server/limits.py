@@ -11,53 +11,69 @@ import hmac
 import ipaddress
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Hashable
 
-from halocline.energy.server.metrics import ServerMetrics
-from halocline.energy.server.rate import Rates
-from halocline.energy.server.refusal import Refusal
-from halocline.energy.server.settings import Settings
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
+from halocline.energy.server.settings import ServerSettings
+from halocline.energy.server.wire import Refusal
 
 OPEN = frozenset({"/", "/health", "/page.js", "/page.css"})
 """Paths that need no token: they tell nothing of any job."""
-PATHS = frozenset(
-    {
-        "register_job",
-        "register_rank",
-        "schedule",
-        "result",
-        "straggler",
-        "frontier",
-        "jobs",
-        "info",
-        "metrics",
-        "health",
-    }
-)
+PATHS = frozenset("register_job register_rank schedule result straggler frontier jobs info metrics health".split())
+"""Paths that are counted by name."""
 _HEADERS = 1 << 16
 """Bytes of a request's headers, far beyond what any client sends."""
 _GUESSES = 5.0
 """Wrong tokens per second and address."""
+_MOST_ASKERS = 65536
+"""Askers whose rates are kept; then those who asked little lately are dropped."""
 _LOG = logging.getLogger("halocline.energy.server")
+
+
+class Rates:
+    """How often each of many askers may ask: `rate` times a second, and twice as often at once. A bucket each, filled
+    steadily, emptied by asking."""
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate = rate
+        self._most = max(1.0, 2 * rate)
+        self._clock = clock
+        self._buckets: dict[Hashable, tuple[float, float]] = {}
+        """Asker -> what was left, and when."""
+
+    def wait(self, asker: Hashable) -> float:
+        """0 where the asker may go on; else the seconds until it may."""
+        now = self._clock()
+        left, since = self._buckets.get(asker, (self._most, now))
+        left = min(self._most, left + (now - since) * self.rate)
+        if left < 1:
+            return (1 - left) / self.rate
+        if asker not in self._buckets and len(self._buckets) >= _MOST_ASKERS:
+            self._drop(now)
+        self._buckets[asker] = (left - 1, now)
+        return 0.0
+
+    def _drop(self, now: float) -> None:
+        full = [
+            asker for asker, (left, since) in self._buckets.items() if left + (now - since) * self.rate >= self._most
+        ]
+        for asker in full or list(self._buckets)[: _MOST_ASKERS // 2]:
+            del self._buckets[asker]
 
 
 class Doorkeeper:
     """An ASGI application around another."""
 
-    def __init__(self, app: App, settings: Settings, metrics: ServerMetrics) -> None:
-        self._app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp, settings: ServerSettings, count: Callable[[str, str, int, float], None]) -> None:
+        """`count` is told method, path, status and seconds of every request."""
+        self._app, self._count = app, count
         self._token = settings.token.encode() if settings.token else None
         self._body_limit = settings.body_limit
         self._rates = Rates(settings.rate)
         self._guesses = Rates(_GUESSES)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -78,15 +94,18 @@ class Doorkeeper:
             first = scope["path"].split("/", 2)[1] if "/" in scope["path"] else ""
             path = f"/{first}" if first in PATHS else "/" if scope["path"] in OPEN else "other"
             method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
-            self._metrics.count(method, path, status, time.perf_counter() - start)
+            self._count(method, path, status, time.perf_counter() - start)
 
-    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = dict(scope["headers"])
             self._admit(scope, headers)
             body = await self._body(receive, headers.get(b"content-length", b""))
         except Refusal as refusal:
-            await _send_refusal(send, refusal)
+            told = {"content-type": "application/json", "content-length": str(len(refusal.body)), **refusal.headers}
+            lines = [(name.encode(), value.encode()) for name, value in told.items()]
+            await send({"type": "http.response.start", "status": refusal.status, "headers": lines})
+            await send({"type": "http.response.body", "body": refusal.body})
             return
         rest = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -118,7 +137,7 @@ class Doorkeeper:
             raise Refusal(413, f"the body has {max(told, size)} bytes and {limit} are the limit: send less at once")
         return b"".join(parts)
 
-    def _admit(self, scope: Message, headers: dict[bytes, bytes]) -> None:
+    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         address = scope["client"][0] if scope.get("client") else ""
         wait = self._rates.wait(address)
         if wait:
@@ -174,10 +193,3 @@ def _token(header: bytes) -> bytes | None:
         except binascii.Error:
             return None
     return None
-
-
-async def _send_refusal(send: Send, refusal: Refusal) -> None:
-    headers = {"content-type": "application/json", "content-length": str(len(refusal.body)), **refusal.headers}
-    lines = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": lines})
-    await send({"type": "http.response.body", "body": refusal.body})

@@ -13,7 +13,7 @@ SCHEDULERS = ("instruction-profiler", "all-max", "point-solution")
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """How a server behaves."""
 
     scheduler: str = "instruction-profiler"

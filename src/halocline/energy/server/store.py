@@ -107,37 +107,34 @@ class Store:
 
     async def add_job(self, job: str, body: str) -> None:
         now = time.time()
-        await self._write("INSERT INTO jobs VALUES (?, ?, ?, ?)", job, now, now, body)
+        await self._start("INSERT INTO jobs VALUES (?, ?, ?, ?)", job, now, now, body)
 
     async def add_rank(self, job: str, rank: int, body: str) -> None:
-        await self._write("INSERT INTO ranks VALUES (?, ?, ?)", job, rank, body)
+        await self._start("INSERT INTO ranks VALUES (?, ?, ?)", job, rank, body)
 
     async def add_round(self, job: str, round: int, body: str) -> None:
         self._start("UPDATE jobs SET touched = ? WHERE job = ?", time.time(), job)
-        await self._write("INSERT INTO rounds VALUES (?, ?, ?)", job, round, body)
+        await self._start("INSERT INTO rounds VALUES (?, ?, ?)", job, round, body)
 
     async def add_report(self, job: str, round: int, rank: int, sha: str, digest: str, body: str) -> None:
-        await self._write("INSERT INTO reports VALUES (NULL, ?, ?, ?, ?, ?, ?)", job, round, rank, sha, digest, body)
+        await self._start("INSERT INTO reports VALUES (NULL, ?, ?, ?, ?, ?, ?)", job, round, rank, sha, digest, body)
 
     async def add_notice(self, job: str, round: int, body: str) -> None:
-        await self._write("INSERT INTO notices VALUES (NULL, ?, ?, ?)", job, round, body)
+        await self._start("INSERT INTO notices VALUES (NULL, ?, ?, ?)", job, round, body)
 
     async def forget(self, job: str) -> None:
         for table in _PER_JOB[:-1]:
             self._start(f"DELETE FROM {table} WHERE job = ?", job)
-        await self._write(f"DELETE FROM {_PER_JOB[-1]} WHERE job = ?", job)
+        await self._start(f"DELETE FROM {_PER_JOB[-1]} WHERE job = ?", job)
 
     async def forget_reports(self, job: str, before: int) -> None:
         """Drops the reports of rounds long over, but for those a profile was made of."""
-        await self._write(
+        await self._start(
             "DELETE FROM reports WHERE job = ?1 AND round < ?2 AND round > (SELECT COALESCE(MAX(round), -1) "
             "FROM rounds WHERE job = ?1 AND json_extract(body, '$.clocks') IS NOT NULL)",
             job,
             before,
         )
-
-    async def _write(self, statement: str, *values: object) -> None:
-        await self._start(statement, *values)
 
     def _start(self, statement: str, *values: object) -> asyncio.Future[None]:
         """Puts a statement into the next commit; what it returns is done when that has ended."""
@@ -202,21 +199,18 @@ class Store:
 
     def jobs(self) -> list[StoredJob]:
         """Everything that was kept, oldest job first; of reports, what the server works with."""
-        with self._readable():
-            return self._jobs()
-
-    def _jobs(self) -> list[StoredJob]:
         select = self._database.execute
-        found = {
-            job: StoredJob(job, created, body)
-            for job, created, body in select("SELECT job, created, body FROM jobs ORDER BY created, rowid")
-        }
-        for job, rank, body in select("SELECT job, rank, body FROM ranks"):
-            found[job].ranks[rank] = body
-        for job, body in select("SELECT job, body FROM rounds ORDER BY job, round"):
-            found[job].rounds.append(body)
-        for job, round, rank, sha, digest in select("SELECT job, round, rank, sha, digest FROM reports ORDER BY id"):
-            found[job].reports[round].append((rank, sha, digest))
-        for job, round, body in select("SELECT job, round, body FROM notices ORDER BY id"):
-            found[job].notices.append((round, body))
+        with self._readable():
+            found = {
+                job: StoredJob(job, created, body)
+                for job, created, body in select("SELECT job, created, body FROM jobs ORDER BY created, rowid")
+            }
+            for job, rank, body in select("SELECT job, rank, body FROM ranks"):
+                found[job].ranks[rank] = body
+            for job, body in select("SELECT job, body FROM rounds ORDER BY job, round"):
+                found[job].rounds.append(body)
+            for job, round, rank, sha, kept in select("SELECT job, round, rank, sha, digest FROM reports ORDER BY id"):
+                found[job].reports[round].append((rank, sha, kept))
+            for job, round, body in select("SELECT job, round, body FROM notices ORDER BY id"):
+                found[job].notices.append((round, body))
         return list(found.values())

@@ -5,16 +5,12 @@ nothing; the page does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from halocline.energy.frontier.choices import Menu
 from halocline.energy.frontier.graph import graph_of
 from halocline.energy.profile.table import ProfileTable, Row
-from halocline.schedule.instruction import COMPUTE, Schedule
-
-NOMINAL = "nominal"
-"""The note of a profile that nobody measured."""
+from halocline.schedule.instruction import BACKWARD, COMPUTE, FORWARD, RECOMPUTE, Schedule
 
 
 class TimelineBar(NamedTuple):
@@ -29,22 +25,6 @@ class TimelineBar(NamedTuple):
     frequency: int
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """One iteration of one replica."""
-
-    bars: tuple[TimelineBar, ...]
-    time: float
-    nominal: bool
-    """Whether its durations were not measured and show the order only."""
-
-    def scaled(self, time: float) -> Timeline:
-        """The same order in another time."""
-        factor = time / self.time if self.time else 1.0
-        bars = tuple(bar._replace(start=bar.start * factor, end=bar.end * factor) for bar in self.bars)
-        return Timeline(bars, time, self.nominal)
-
-
 def nominal_profile(frequencies: Iterable[int], stages: int) -> ProfileTable:
     """A profile where none was measured, to show the order of things: a backward takes twice a forward, and both take
     longer as the clock is lower."""
@@ -53,10 +33,9 @@ def nominal_profile(frequencies: Iterable[int], stages: int) -> ProfileTable:
         tuple(
             Row(stage, kind, frequency, length * known[0] / frequency, 0.0)
             for stage in range(stages)
-            for kind, length in (("forward", 1.0), ("backward", 2.0), ("recompute", 1.0))
+            for kind, length in ((FORWARD, 1.0), (BACKWARD, 2.0), (RECOMPUTE, 1.0))
             for frequency in known
-        ),
-        NOMINAL,
+        )
     )
 
 
@@ -66,25 +45,24 @@ class Draftsman:
     def __init__(self, schedule: Schedule, profile: ProfileTable) -> None:
         self._graph = graph_of(schedule)
         self._menu = Menu(profile, schedule.plan)
-        self._nominal = profile.note == NOMINAL
         self._before: list[list[int]] = [[] for _ in self._graph.operations]
         for first, then, _ in self._graph.edges:
             self._before[then].append(first)
 
-    def of(self, frequencies: Sequence[Sequence[tuple[str, int]]]) -> Timeline:
+    def of(self, frequencies: Sequence[Sequence[tuple[str, int]]]) -> list[TimelineBar]:
         """A plan's: for each local rank its computations in order, with their frequencies."""
         rows = [iter(row) for row in frequencies]
         bars: list[TimelineBar] = []
         ends: list[float] = []
         for operation, before in zip(self._graph.operations, self._before):
             kind, _, stage, microbatch, _, _ = operation.instruction
-            choices = self._menu.of(kind, stage, operation.rebuilds)
             start = max((ends[first] for first in before), default=0.0)
-            if kind not in COMPUTE:
-                ends.append(start + min((choice.time for choice in choices), default=0.0))
+            if kind not in COMPUTE:  # no computation waits for it
+                ends.append(start)
                 continue
             wanted = max([next(rows[rank])[1] for rank in operation.ranks])
+            choices = self._menu.of(kind, stage, operation.rebuilds)
             chosen = min(choices, key=lambda choice: abs(choice.frequency - wanted))
             ends.append(start + chosen.time)
             bars += [TimelineBar(rank, kind, stage, microbatch, start, ends[-1], wanted) for rank in operation.ranks]
-        return Timeline(tuple(bars), max(ends, default=0.0), self._nominal)
+        return bars

@@ -1,15 +1,15 @@
 """The messages of the wire, checked as they are read: whole numbers are whole, nothing is NaN, infinite or negative.
 
-The first four are the Zeus pipeline-frequency client's; what is marked "beyond" is ours and may be left out.
+The first four are the Zeus pipeline-frequency client's; what is marked "beyond" is ours and may be left out. What is
+wrong with a message is told by a `Refusal`: nothing else of an error ever reaches a client.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from halocline.energy.server.refusal import Refusal
 
 Degree = Annotated[int, Field(ge=1, le=1 << 16)]
 Rank = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -20,6 +20,26 @@ LONGEST_PLAN = 1 << 20
 """Characters of a plan.toml."""
 Text = Annotated[str, Field(max_length=4096)]
 Breakdown = Annotated[dict[str, list[list[Amount]]], Field(max_length=256)]
+
+
+class Refusal(Exception):
+    """A request that is answered no, with the status and the one line that say why."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+    @property
+    def body(self) -> bytes:
+        return json.dumps({"detail": self.detail}).encode()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What goes with the status: whoever may ask again is told when, whoever lacks the token how to send it."""
+        if self.status in (408, 429):
+            return {"retry-after": "1"}
+        return {"www-authenticate": "Bearer"} if self.status == 401 else {}
 
 
 class Message(BaseModel):
@@ -114,16 +134,12 @@ M = TypeVar("M", bound=Message)
 
 
 def read(model: type[M], body: bytes) -> M:
-    """The message a body holds; a Refusal that names the first field that is wrong."""
+    """The message a body holds; a Refusal that names the first field that is wrong. The value is not repeated: it
+    may be anything."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise Refusal(422, describe(error)) from None
-
-
-def describe(error: ValidationError) -> str:
-    """One line: where, and what is wrong there. The value itself is not repeated: it may be anything."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part)[:40] for part in first["loc"][:6])
-    said = " ".join(first["msg"].removeprefix("Value error, ").split())
-    return f"{where}: {said}" if where else said
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part)[:40] for part in first["loc"][:6])
+        said = " ".join(first["msg"].removeprefix("Value error, ").split())
+        raise Refusal(422, f"{where}: {said}" if where else said) from None

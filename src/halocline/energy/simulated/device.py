@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from halocline.energy.device.meter import ClockRefused, Reading
-from halocline.energy.simulated.clock_file import ClockFile
 from halocline.energy.simulated.law import Law
-from halocline.energy.simulated.rack import Rack
+from halocline.energy.simulated.rack import ClockFile, Rack
 from halocline.plan.layout import ACTIVATION, GRADIENT
 from halocline.schedule.instruction import (
     BACKWARD,

@@ -43,16 +43,15 @@ class Kind:
     """The part of the time that does not depend on the clock."""
 
 
-def _kinds() -> dict[str, Kind]:
-    return {
-        FORWARD: Kind(0.030, 260.0, 0.25),
-        RECOMPUTE: Kind(0.030, 260.0, 0.25),
-        BACKWARD: Kind(0.060, 280.0, 0.20),
-        BACKWARD_INPUT: Kind(0.030, 280.0, 0.20),
-        BACKWARD_WEIGHT: Kind(0.030, 280.0, 0.20),
-        REDUCE: Kind(0.010, 40.0, 1.0),
-        STEP: Kind(0.005, 60.0, 0.9),
-    }
+_KINDS = {
+    FORWARD: Kind(0.030, 260.0, 0.25),
+    RECOMPUTE: Kind(0.030, 260.0, 0.25),
+    BACKWARD: Kind(0.060, 280.0, 0.20),
+    BACKWARD_INPUT: Kind(0.030, 280.0, 0.20),
+    BACKWARD_WEIGHT: Kind(0.030, 280.0, 0.20),
+    REDUCE: Kind(0.010, 40.0, 1.0),
+    STEP: Kind(0.005, 60.0, 0.9),
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Law:
     """Times and powers of one kind of GPU."""
 
     frequencies: tuple[int, ...] = FREQUENCIES
-    kinds: Mapping[str, Kind] = field(default_factory=_kinds)
+    kinds: Mapping[str, Kind] = field(default_factory=lambda: _KINDS)
     blocking: float = 80.0
     """Watts while waiting."""
     extra: float = 45.0

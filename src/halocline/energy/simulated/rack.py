@@ -1,6 +1,8 @@
-"""The rack: how the simulated devices of one machine agree on when things happen. Each device writes into a file of its
-own, shared in memory, when it sends, starts a reduction, or is ready for what it computes with its team; the others
-read it there once the real message has come, so what they look for has been written.
+"""The rack: what the simulated devices of one machine show each other in files. `Rack` is how they agree on when things
+happen; `ClockFile` is the state of one clock, which other processes see and can reset.
+
+Each device writes into a file of its own, shared in memory, when it sends, starts a reduction, or is ready for what it
+computes with its team; the others read it there once the real message has come, so what they look for has been written.
 
     slot of an instruction: [ step + 1 | seconds ]     two slots by turns, for a device may be one step ahead
 
@@ -17,6 +19,9 @@ from pathlib import Path
 
 _WORDS = 4
 """Of 8 bytes, per instruction: two slots of two words."""
+
+_DEFAULT, _WIDTH = "default", 12
+"""Every state of a clock is as long as every other, so that one write replaces it."""
 
 Slots = tuple["memoryview[int]", "memoryview[float]"]
 """A device's file, as whole numbers and as seconds."""
@@ -77,3 +82,22 @@ class Rack:
 def _mapped(file: int) -> Slots:
     view = memoryview(mmap.mmap(file, 0))
     return view.cast("q"), view.cast("d")
+
+
+class ClockFile:
+    """One simulated clock's state: MHz, or "default"."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file: int | None = None
+
+    def read(self) -> int | None:
+        """MHz, or None for the device's own choice."""
+        word = self.path.read_text(encoding="ascii").strip() if self.path.exists() else _DEFAULT
+        return None if word == _DEFAULT else int(word)
+
+    def write(self, frequency: int | None) -> None:
+        if self._file is None:
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+        word = _DEFAULT if frequency is None else str(frequency)
+        os.pwrite(self._file, f"{word.ljust(_WIDTH - 1)}\n".encode(), 0)

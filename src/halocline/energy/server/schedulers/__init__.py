@@ -1,15 +1,14 @@
-"""The schedulers: what the ranks of a job play next, and what is learned from playing it. One file each."""
+"""The schedulers: what the ranks of a job play next, and what is learned from playing it."""
 
 from __future__ import annotations
 
-from halocline.energy.server.schedulers.all_max import AllMax
 from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
 from halocline.energy.server.schedulers.point_solution import PointSolution
-from halocline.energy.server.schedulers.scheduler import Roster, Scheduler
-from halocline.energy.server.settings import SCHEDULERS, Settings
+from halocline.energy.server.schedulers.scheduler import AllMax, Roster, Scheduler
+from halocline.energy.server.settings import SCHEDULERS, ServerSettings
 
 
-def make_scheduler(name: str, roster: Roster, settings: Settings) -> Scheduler:
+def make_scheduler(name: str, roster: Roster, settings: ServerSettings) -> Scheduler:
     """The scheduler of a job, before anything has been played."""
     if name == "all-max":
         return AllMax(roster)

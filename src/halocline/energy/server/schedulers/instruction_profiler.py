@@ -1,8 +1,8 @@
 """instruction-profiler: profiles a job while it trains, solves for its frontier, and deploys it, without a restart.
 
-    profiling   every stage descends from its highest frequency until energy no longer falls (see descent)
+    profiling   every stage descends from its highest frequency until energy no longer falls (see sweep)
     solving     the frontier of what was measured; ranks wait a little, then go on at their highest frequency
-    deployed    the fastest plan, and with a straggler the slowest that still meets it (see straggling)
+    deployed    the fastest plan, and with a straggler the slowest that still meets it (see `frontier.ease`)
 
 Where the frontier cannot be had (failed), ranks stay at their highest frequency and the reason is told.
 """
@@ -10,37 +10,42 @@ Where the frontier cannot be had (failed), ranks stay at their highest frequency
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.frontier import Frontier, solve
-from halocline.energy.frontier.straggling import ease
-from halocline.energy.profile.descent import Descent
-from halocline.energy.profile.table import ProfileTable, Row
+from halocline.energy.frontier.frontier import Frontier, ease, solve
+from halocline.energy.profile.sweep import Descent
+from halocline.energy.profile.table import Estimate, ProfileTable, Row, of_team
 from halocline.energy.server.digest import Digest, Part
-from halocline.energy.server.refusal import Refusal
-from halocline.energy.server.schedulers.point_solution import keeps_up
-from halocline.energy.server.schedulers.scheduler import Frequencies, Roster
-from halocline.energy.server.schedulers.turn import DEPLOYED, FAILED, PROFILING, SOLVING, Notice, Turn
-from halocline.energy.server.settings import Settings
-from halocline.energy.server.timeline import Draftsman, Timeline
+from halocline.energy.server.schedulers.scheduler import (
+    DEPLOYED,
+    FAILED,
+    PROFILING,
+    SOLVING,
+    Frequencies,
+    Notice,
+    Roster,
+    Scheduler,
+    Turn,
+)
+from halocline.energy.server.settings import ServerSettings
+from halocline.energy.server.timeline import Draftsman, TimelineBar
+from halocline.energy.server.wire import Refusal
 from halocline.schedule.instruction import REDUCE
 
 _LOG = logging.getLogger("halocline.energy.server")
 
 
-class InstructionProfiler:
+class InstructionProfiler(Scheduler):
     """Learns from every turn until it has a frontier."""
 
-    def __init__(self, roster: Roster, settings: Settings) -> None:
-        self._roster = roster
+    solution: Frontier | None = None
+
+    def __init__(self, roster: Roster, settings: ServerSettings) -> None:
+        super().__init__(roster)
         self.phase = PROFILING
-        self.reason = ""
-        self.solution: Frontier | None = None
-        self._needed = [
-            {kind for row in roster.rows for kind, at in row if at == stage} for stage in range(len(roster.members))
-        ]
         self._descents = [
             Descent(
                 _common(roster, stage),
@@ -51,13 +56,11 @@ class InstructionProfiler:
             for stage in range(len(roster.members))
         ]
         self._rows: dict[tuple[int, str, int], Row] = {}
-        self._idle_time = 0.0
-        self._idle_energy = 0.0
-        self._notice: Notice | None = None
+        self._idle_time = self._idle_energy = 0.0
         self._eased: dict[Notice, FrequencyPlan | None] = {}
         """For a notice that names a rank, the plan of the straggler's own replica; None where there is none better."""
-
-        self._plans: dict[float, FrequencyPlan] = {}
+        self._plan_at: Callable[[float], FrequencyPlan]
+        """The solution's plans: all ranks ask for the same few, and each takes a while to round to frequencies."""
         self._draftsman: Draftsman | None = None
 
     @property
@@ -80,17 +83,17 @@ class InstructionProfiler:
     def check(self, rank: int, digest: Digest) -> None:
         if self.phase != PROFILING:
             return
-        for stage in self._roster.stages_of(rank):
-            for kind in sorted(self._needed[stage]):
-                for name, table in (("time_breakdown", digest.times), ("energy_breakdown", digest.energies)):
-                    if (stage, kind) not in table:
-                        raise Refusal(
-                            422,
-                            f"{name} has no {kind} of stage {stage}, which is being profiled: report it, or let the "
-                            f"job use the scheduler all-max",
-                        )
-                if digest.times[stage, kind] <= 0:
-                    raise Refusal(422, f"{kind} of stage {stage} takes 0 s: measure it with a finer clock")
+        row = self._roster.rows[self._roster.local_rank(rank)]
+        for stage, kind in sorted({(stage, kind) for kind, stage in row}):
+            for name, table in (("time_breakdown", digest.times), ("energy_breakdown", digest.energies)):
+                if (stage, kind) not in table:
+                    raise Refusal(
+                        422,
+                        f"{name} has no {kind} of stage {stage}, which is being profiled: report it, or let the job "
+                        f"use the scheduler all-max",
+                    )
+            if digest.times[stage, kind] <= 0:
+                raise Refusal(422, f"{kind} of stage {stage} takes 0 s: measure it with a finer clock")
 
     def observe(self, turn: Turn, reports: Mapping[int, Sequence[Digest]]) -> None:
         if turn.phase != PROFILING or turn.clocks is None:
@@ -110,18 +113,13 @@ class InstructionProfiler:
         if all(descent.done for descent in self._descents):
             self.phase = SOLVING
 
-    def notify(self, notice: Notice | None) -> None:
-        self._notice = notice
-
     # -- solving -------------------------------------------------------------------------------------------------
 
     @property
     def unsolved(self) -> bool:
-        return self.phase == SOLVING or (self.phase == DEPLOYED and self._can_ease and self._notice not in self._eased)
-
-    @property
-    def _can_ease(self) -> bool:
-        return self._notice is not None and self._notice.rank is not None
+        notice = self._notice
+        known = notice is None or notice.rank is None or notice in self._eased
+        return self.phase == SOLVING or (self.phase == DEPLOYED and not known)
 
     def solve(self) -> None:
         profile = self.profile
@@ -130,6 +128,7 @@ class InstructionProfiler:
             try:
                 self.solution = solve(self._roster.schedule, profile, self.blocking_power)
                 self._draftsman = Draftsman(self._roster.schedule, profile)
+                self._plan_at = functools.lru_cache(64)(self.solution.plan_at)
                 self.phase = DEPLOYED
             except ValueError as error:
                 self.phase, self.reason = FAILED, " ".join(str(error).split())
@@ -160,8 +159,7 @@ class InstructionProfiler:
     def frequencies(self, turn: Turn, rank: int) -> Frequencies:
         if turn.clocks is not None:
             return [(kind, turn.clocks[stage]) for kind, stage in self._roster.rows[self._roster.local_rank(rank)]]
-        plan = self.played(turn, rank)
-        return self._roster.highest(rank) if plan is None else self._roster.of_plan(plan, rank)
+        return super().frequencies(turn, rank)
 
     def played(self, turn: Turn, rank: int) -> FrequencyPlan | None:
         if turn.time is None or self.solution is None:
@@ -171,20 +169,11 @@ class InstructionProfiler:
             own = self._eased.get(notice)
             if own is not None:
                 return own
-        return self._plan(self.solution.time_min if keeps_up(turn, rank, self._roster) else turn.time)
+        return self._plan_at(self.solution.time_min if self._keeps_up(turn, rank) else turn.time)
 
-    def drawn(self, plan: FrequencyPlan) -> Timeline:
+    def drawn(self, plan: FrequencyPlan) -> list[TimelineBar]:
         assert self._draftsman is not None
-        return self._draftsman.of([self._roster.row_of(plan, local) for local in range(len(self._roster.rows))])
-
-    def _plan(self, time: float) -> FrequencyPlan:
-        """All ranks ask for the same few plans, and each takes a while to round to frequencies."""
-        assert self.solution is not None
-        if time not in self._plans:
-            if len(self._plans) >= 64:
-                self._plans.clear()
-            self._plans[time] = self.solution.plan_at(time)
-        return self._plans[time]
+        return self._draftsman.of(self._roster.rows_of(plan))
 
 
 def _common(roster: Roster, stage: int) -> list[int]:
@@ -200,13 +189,7 @@ def _common(roster: Roster, stage: int) -> list[int]:
 
 
 def _row(part: Part, frequency: int, found: Sequence[Digest]) -> Row:
-    """A team takes as long as its slowest rank; energy is the mean of its ranks."""
-    stage, kind = part
     both = [digest for digest in found if part in digest.times and part in digest.energies]
-    return Row(
-        stage,
-        kind.replace("-", "_"),
-        frequency,
-        max(digest.times[part] for digest in both),
-        sum(digest.energies[part] for digest in both) / len(both),
-    )
+    times = [Estimate(digest.times[part], 0.0) for digest in both]
+    time, energy = of_team(times, [Estimate(digest.energies[part], 0.0) for digest in both])
+    return Row(*part, frequency, time.value, energy.value)

@@ -4,91 +4,41 @@ that still meets it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.frontier import Point
-from halocline.energy.server.digest import Digest
-from halocline.energy.server.schedulers.scheduler import Frequencies, Roster, computed
-from halocline.energy.server.schedulers.turn import PLAYING, Notice, Turn
-from halocline.energy.server.timeline import Draftsman, Timeline, nominal_profile
+from halocline.energy.server.schedulers.scheduler import PLAYING, GivenPlans, Roster, Scheduler, Turn, computed
+from halocline.energy.server.timeline import Draftsman, TimelineBar, nominal_profile
 
 
-class GivenPlans:
-    """A solution of a few plans."""
-
-    all_max = None
-
-    def __init__(self, plans: Sequence[FrequencyPlan]) -> None:
-        self.plans = tuple(sorted(plans, key=lambda plan: plan.time))
-
-    @property
-    def time_min(self) -> float:
-        return self.plans[0].time
-
-    @property
-    def points(self) -> list[Point]:
-        return [Point(plan.time, plan.energy) for plan in self.plans]
-
-    def plan_at(self, time: float) -> FrequencyPlan:
-        return [plan for plan in self.plans if plan.time <= time * (1 + 1e-9)][-1]
-
-
-class PointSolution:
+class PointSolution(Scheduler):
     """Plays given plans and learns nothing."""
 
     phase = PLAYING
-    reason = ""
-    unsolved = False
+    solution: GivenPlans
 
     def __init__(self, roster: Roster, plans: Sequence[FrequencyPlan]) -> None:
+        super().__init__(roster)
         for plan in plans:
             _require_fit(plan, roster)
-        self._roster = roster
-        self._notice: Notice | None = None
         self.solution = GivenPlans(plans)
-
-    def check(self, rank: int, digest: Digest) -> None:
-        pass
-
-    def observe(self, turn: Turn, reports: Mapping[int, Sequence[Digest]]) -> None:
-        pass
-
-    def notify(self, notice: Notice | None) -> None:
-        self._notice = notice
-
-    def solve(self) -> None:
-        pass
 
     def turn(self) -> Turn:
         factor = self._notice.factor if self._notice else 1.0
         return Turn(PLAYING, time=self.solution.time_min * factor, notice=self._notice)
 
-    def frequencies(self, turn: Turn, rank: int) -> Frequencies:
-        return self._roster.of_plan(self.played(turn, rank), rank)
-
     def played(self, turn: Turn, rank: int) -> FrequencyPlan:
         assert turn.time is not None
-        return self.solution.plan_at(self.solution.time_min if keeps_up(turn, rank, self._roster) else turn.time)
+        return self.solution.plan_at(self.solution.time_min if self._keeps_up(turn, rank) else turn.time)
 
-    def drawn(self, plan: FrequencyPlan) -> Timeline:
+    def drawn(self, plan: FrequencyPlan) -> list[TimelineBar]:
         """The plans say when they end, and nothing of what is between: by nominal times."""
-        roster = self._roster
-        rows = [roster.row_of(plan, local) for local in range(len(roster.rows))]
+        rows = self._roster.rows_of(plan)
         known = {frequency for row in rows for _, frequency in row}
-        profile = nominal_profile(known, len(roster.plan.stages))
-        return Draftsman(roster.schedule, profile).of(rows).scaled(plan.time)
-
-
-def keeps_up(turn: Turn, rank: int, roster: Roster) -> bool:
-    """Whether a rank stays as fast as it can because slowing it would delay the straggler further: the straggler
-    itself, and where there are other replicas to slow, its whole replica."""
-    notice = turn.notice
-    if notice is None:
-        return False
-    if notice.rank == rank:
-        return True
-    return notice.replica == roster.seats[rank].replica and roster.plan.replicas > 1
+        profile = nominal_profile(known, len(self._roster.plan.stages))
+        bars = Draftsman(self._roster.schedule, profile).of(rows)
+        factor = plan.time / max(bar.end for bar in bars)
+        return [bar._replace(start=bar.start * factor, end=bar.end * factor) for bar in bars]
 
 
 def _require_fit(plan: FrequencyPlan, roster: Roster) -> None:

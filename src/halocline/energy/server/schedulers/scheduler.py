@@ -1,58 +1,107 @@
-"""What a scheduler is, and what it knows of a job. A scheduler decides turns from what was played before; it never
-waits, and it does long work only when it is told to, so that the server can do it beside its answers.
+"""What a scheduler is, what it knows of a job (`Roster`), and what it decides (`Turn`). A scheduler decides turns from
+what was played before; it never waits, and it does long work only when it is told to, so that the server can do it
+beside its answers.
+
+A turn is what all ranks of a job play until they ask again, small enough to keep one for every round. The frequencies
+themselves follow from it; after a restart the same turn gives the same frequencies.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
+from halocline.energy.client import Seat
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
-from halocline.energy.frontier.frontier import Point
-from halocline.energy.seat import Seat
+from halocline.energy.frontier.frontier import Frontier, Point
 from halocline.energy.server.digest import Digest
-from halocline.energy.server.schedulers.turn import Notice, Turn
-from halocline.energy.server.timeline import Timeline
+from halocline.energy.server.timeline import TimelineBar
 from halocline.plan.plan import Plan
 from halocline.schedule.instruction import COMPUTE, Schedule
 
 Frequencies = list[tuple[str, int]]
 """The kind of each compute instruction of a rank, in order, and its MHz."""
 
+ALL_MAX = "all-max"
+PROFILING = "profiling"
+SOLVING = "solving"
+DEPLOYED = "deployed"
+PLAYING = "playing"
+FAILED = "failed"
 
-class Solution(Protocol):
-    """Plans to choose from: a whole frontier, or some that were given."""
+
+@dataclass(frozen=True)
+class Notice:
+    """Somebody is slow: iterations take `factor` times the shortest, whatever the others do."""
+
+    factor: float
+    rank: int | None = None
+    replica: int | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What is played in one round."""
+
+    phase: str
+    clocks: tuple[int, ...] | None = None
+    """profiling: MHz of each stage. None outside of it, and while every rank runs at its highest."""
+    time: float | None = None
+    """The plan that is played: the slowest of at most this many seconds."""
+    notice: Notice | None = None
+    eased: bool = False
+    """Whether the straggler's own replica plays a plan made for it (see `frontier.ease`)."""
+
+    def to_text(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Turn:
+        fields = json.loads(text)
+        clocks, notice = fields["clocks"], fields["notice"]
+        fields["clocks"] = None if clocks is None else tuple(clocks)
+        fields["notice"] = None if notice is None else Notice(**notice)
+        return cls(**fields)
+
+
+class GivenPlans:
+    """A few plans to choose from, as from a frontier's."""
+
+    all_max = None
+    """Nobody knows what everything takes at its highest frequency."""
+
+    def __init__(self, plans: Sequence[FrequencyPlan]) -> None:
+        self.plans = tuple(sorted(plans, key=lambda plan: plan.time))
 
     @property
-    def time_min(self) -> float: ...
+    def time_min(self) -> float:
+        return self.plans[0].time
 
     @property
-    def points(self) -> Sequence[Point]:
-        """Time and energy, the corners of a frontier or the plans there are."""
-        ...
-
-    @property
-    def all_max(self) -> FrequencyPlan | None:
-        """Everything at its highest frequency, where what that takes is known."""
-        ...
+    def points(self) -> list[Point]:
+        return [Point(plan.time, plan.energy) for plan in self.plans]
 
     def plan_at(self, time: float) -> FrequencyPlan:
         """The slowest plan of at most `time` seconds, which is no less than `time_min`."""
-        ...
+        return [plan for plan in self.plans if plan.time <= time * (1 + 1e-9)][-1]
 
 
-class Scheduler(Protocol):
-    """Decides what is played. Replaying what happened to a new one brings it to the same state."""
+class Scheduler:
+    """Decides what is played; this one learns nothing and has no plans. Replaying what happened to a new one brings it
+    to the same state."""
 
     phase: str
-    reason: str
+    reason = ""
     """Why it could not do better, for people; empty where it could."""
+    solution: Frontier | GivenPlans | None = None
+    """The plans it chooses from, as soon as there are any."""
 
-    @property
-    def solution(self) -> Solution | None:
-        """The plans it chooses from, as soon as there are any."""
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._notice: Notice | None = None
 
     def check(self, rank: int, digest: Digest) -> None:
         """Raises a Refusal where a report lacks what this scheduler needs now."""
@@ -62,25 +111,51 @@ class Scheduler(Protocol):
 
     def notify(self, notice: Notice | None) -> None:
         """A straggler appeared, or (None) is over."""
+        self._notice = notice
 
     @property
     def unsolved(self) -> bool:
         """Whether there is long work to do."""
+        return False
 
     def solve(self) -> None:
         """Does the long work; runs in a thread of its own while nothing else of this scheduler is called but `turn`."""
 
     def turn(self) -> Turn:
         """What is played next."""
+        raise NotImplementedError
 
     def frequencies(self, turn: Turn, rank: int) -> Frequencies:
-        """What a rank plays in a turn."""
+        """What a rank plays in a turn: its part of a plan, or its highest frequency."""
+        plan = self.played(turn, rank)
+        return self._roster.highest(rank) if plan is None else self._roster.row_of(plan, self._roster.local_rank(rank))
 
     def played(self, turn: Turn, rank: int) -> FrequencyPlan | None:
         """The plan that a rank plays in a turn, where it plays one."""
+        return None
 
-    def drawn(self, plan: FrequencyPlan) -> Timeline:
+    def drawn(self, plan: FrequencyPlan) -> list[TimelineBar]:
         """When everything would run by one of the solution's plans."""
+        raise NotImplementedError
+
+    def _keeps_up(self, turn: Turn, rank: int) -> bool:
+        """Whether a rank stays as fast as it can because slowing it would delay the straggler further: the straggler
+        itself, and where there are other replicas to slow, its whole replica."""
+        notice, roster = turn.notice, self._roster
+        if notice is None:
+            return False
+        if notice.rank == rank:
+            return True
+        return notice.replica == roster.seats[rank].replica and roster.plan.replicas > 1
+
+
+class AllMax(Scheduler):
+    """all-max: every rank at its highest frequency, for ever. What everything else is measured against."""
+
+    phase = ALL_MAX
+
+    def turn(self) -> Turn:
+        return Turn(ALL_MAX)
 
 
 @dataclass(frozen=True)
@@ -131,14 +206,14 @@ class Roster:
         top = self.available[rank][0]
         return [(kind, top) for kind, _ in self.rows[self.local_rank(rank)]]
 
-    def of_plan(self, plan: FrequencyPlan, rank: int) -> Frequencies:
-        """A rank's part of a plan."""
-        return self.row_of(plan, self.local_rank(rank))
-
     def row_of(self, plan: FrequencyPlan, local: int) -> Frequencies:
         """A local rank's part. A plan with a row per place is played alike by all ranks of a place."""
         rows = plan.frequencies
         return computed(rows[self.places[local] if len(rows) == self.plan.places else local])
+
+    def rows_of(self, plan: FrequencyPlan) -> list[Frequencies]:
+        """The whole plan, for each local rank."""
+        return [self.row_of(plan, local) for local in range(len(self.rows))]
 
     @cached_property
     def places(self) -> tuple[int, ...]:
