@@ -51,7 +51,6 @@ WHOLE_ROOM: dict[str, str] = {
     "runtime/test_options.py": "options of the engine that other files carry out",
     "runtime/test_randomness.py": "what a step must leave alone",
     "runtime/transports/test_gpu_transport.py": "the transports of a GPU, by their benchmark",
-    "simulation/test_drawings.py": "one simulation in every kind of drawing",
     "simulation/test_formulas.py": "schedules and simulator against published formulas",
     "tiling/test_checkpoint.py": "recomputation of any operator",
     "tiling/test_functional_sweep.py": "every function of torch.nn.functional",

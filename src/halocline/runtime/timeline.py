@@ -19,8 +19,8 @@ from halocline.runtime.executor import Executor
 from halocline.runtime.parallel.reduction import Reduction
 from halocline.runtime.step_work import StepWork
 from halocline.schedule.instruction import COMPUTE, FREE, RECEIVE, REDUCE, SEND, STEP, Instruction
-from halocline.simulation.event import Event
 from halocline.simulation.measured import file_name, header, line
+from halocline.simulation.simulator import Event
 
 Mark = Any
 """A moment: seconds of the process's clock, or a CUDA event."""

@@ -38,23 +38,25 @@ def generate(
 ) -> Schedule:
     """The plan's schedule, proved by the checker. Durations and activation weights per stage steer `capped` only."""
     layout = Layout(plan)
-    if plan.schedule == "capped":
-        made = capped(plan, layout, weights=weights, forward=forward, backward=backward)
-    else:
-        made = orders(plan, layout)
-    schedule = lower(plan, layout, made)
+    schedule = lower(plan, layout, orders(plan, layout, weights, forward, backward))
     check(schedule)
     return schedule
 
 
-def orders(plan: Plan, layout: Layout) -> Orders:
+def orders(
+    plan: Plan,
+    layout: Layout,
+    weights: Sequence[float] | None = None,
+    forward: Sequence[float] | None = None,
+    backward: Sequence[float] | None = None,
+) -> Orders:
     """The compute order of every rank of a replica."""
     if plan.schedule == "gems":
         return gems(plan, layout)
     if plan.schedule == "chimera":
         return chimera(plan, layout)
     if plan.schedule == "capped":
-        return capped(plan, layout)
+        return capped(plan, layout, weights, forward, backward)
     made: Orders = [[] for _ in range(layout.ranks_per_replica)]
     for place in range(plan.places):
         order = ONE_PIPE[plan.schedule](plan, place)

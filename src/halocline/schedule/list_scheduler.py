@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.schedule.instruction import BACKWARD, FORWARD, Operation, Orders
-
-Priority = Callable[[Operation], tuple[float, ...]]
 
 
 def list_schedule(
@@ -25,7 +23,6 @@ def list_schedule(
     weights: Sequence[float] | None = None,
     forward: Sequence[float] | None = None,
     backward: Sequence[float] | None = None,
-    priority: Priority | None = None,
 ) -> Orders:
     """Orders that keep every rank's live activations at or below `cap`.
 
@@ -37,7 +34,6 @@ def list_schedule(
     weights = weights or [1.0] * stages
     forward = forward or [1.0] * stages
     backward = backward or [1.0] * stages
-    priority = priority or backward_first
     bank = _Bank(plan, layout, cap, weights)
 
     queues: dict[tuple[str, int, int], list[int]] = {}
@@ -54,7 +50,7 @@ def list_schedule(
     now, started, left = 0.0, 0, 2 * stages * plan.microbatches
     while left:
         heads = [Operation(kind, pipe, stage, queue[0]) for (kind, pipe, stage), queue in queues.items() if queue]
-        for operation in sorted(heads, key=priority):
+        for operation in sorted(heads, key=_backward_first):
             team = layout.team(operation.pipe, operation.stage)
             if not all(idle[rank] for rank in team):
                 continue
@@ -87,7 +83,7 @@ def list_schedule(
     return orders
 
 
-def backward_first(operation: Operation) -> tuple[float, ...]:
+def _backward_first(operation: Operation) -> tuple[float, ...]:
     """Backwards before forwards (they free memory), older microbatches first, deeper stages first."""
     return (operation.kind == FORWARD, operation.microbatch, -operation.stage)
 

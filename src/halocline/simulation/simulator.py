@@ -14,6 +14,7 @@ held at the same time, whatever the durations.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from halocline.plan.layout import ACTIVATION, GRADIENT
 from halocline.schedule.instruction import (
@@ -32,7 +33,19 @@ from halocline.schedule.instruction import (
 )
 from halocline.schedule.walk import walk
 from halocline.simulation.costs import Costs, StageCosts
-from halocline.simulation.event import Event
+
+
+class Event(NamedTuple):
+    """When a rank did an instruction, in a simulation or in a real run: the drawings take either."""
+
+    rank: int
+    instruction: Instruction
+    start: float
+    """Compute: when the team began. Send: when the link took the message. Receive: when the rank asked for it."""
+    end: float
+    """Compute: when it was done. Send: when the last byte had left. Receive: when the message was there."""
+    wait: float = 0.0
+    """Compute: how long the rank stood idle before it. Receive: from asking to arrival."""
 
 
 @dataclass(frozen=True)
