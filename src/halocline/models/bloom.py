@@ -11,12 +11,10 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from halocline.models.attention import SelfAttention, head_features
-from halocline.models.feed_forward import FeedForward
 from halocline.models.gpt import LOGITS, TOKENS, GptBlock, GptHead, GptTokens
+from halocline.models.losses import token_loss
 from halocline.models.model import CAUSAL, Model
-from halocline.models.position_bias import Alibi
-from halocline.models.token_loss import token_loss
+from halocline.models.transformer import Alibi, FeedForward, SelfAttention, head_features
 
 
 @dataclass(frozen=True)

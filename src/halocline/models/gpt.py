@@ -14,12 +14,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from halocline.models.attention import SelfAttention, head_features
-from halocline.models.feed_forward import FeedForward
-from halocline.models.initial import STD, Embedding, Linear
+from halocline.models.losses import token_loss
 from halocline.models.model import CAUSAL, Model
-from halocline.models.split import SEQUENCE, VOCABULARY
-from halocline.models.token_loss import token_loss
+from halocline.models.transformer import (
+    SEQUENCE,
+    STD,
+    VOCABULARY,
+    Embedding,
+    FeedForward,
+    Linear,
+    SelfAttention,
+    head_features,
+)
 
 
 @dataclass(frozen=True)
@@ -65,18 +71,9 @@ def gpt(
     positions = seq if positions is None else positions
     if seq > positions:
         raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
-    a = Gpt(
-        layers,
-        hidden,
-        heads,
-        vocab,
-        positions,
-        4 * hidden if ff is None else ff,
-        tied,
-        dropout,
-        dropout if attention_dropout is None else attention_dropout,
-        eps,
-    )
+    ff = 4 * hidden if ff is None else ff
+    attention_dropout = dropout if attention_dropout is None else attention_dropout
+    a = Gpt(layers, hidden, heads, vocab, positions, ff, tied, dropout, attention_dropout, eps)
     made: list[Callable[[], nn.Module]] = [
         partial(GptTokens, vocab, hidden),
         partial(Positions, positions, hidden, dropout),

@@ -32,7 +32,7 @@ def describe(directory: str | Path) -> tuple[str, dict[str, Any]]:
     """The model of a folder: its builder's address and options, for `models.model.make`."""
     config = read_config(directory)
     family = _family(directory, config)
-    return family.address, {**family.options(config), "tied": _tied(directory, family, config)}
+    return family.address, {**family.options_in(config), "tied": _tied(directory, family, config)}
 
 
 def load(directory: str | Path, model: Model, names: Container[str] | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -88,7 +88,7 @@ def save(
         if missing:
             raise ValueError(f"{len(missing)} parameters are missing, e.g. {next(iter(missing))}: give all of them")
 
-    write(directory, family.config(model.architecture), theirs(), shard_bytes)
+    write(directory, family.config_of(model.architecture), theirs(), shard_bytes)
 
 
 # -- families ------------------------------------------------------------------------------------------------------

@@ -6,52 +6,40 @@ from collections.abc import Iterator
 from typing import Any
 
 from halocline.models.bert import Bert
-from halocline.models.hf.family import Config, Family, require
-from halocline.models.hf.weight import Weight, head_by_head, module, plain
+from halocline.models.hf.family import Config, Family, Weight, head_by_head, module, plain, require
 
 TABLE, HEAD = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
 BIAS, OWN_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 """The head's bias, and how it is called beside a head of its own; older files know only the first name."""
+SETTINGS = {
+    "layers": ("num_hidden_layers", 12),
+    "hidden": ("hidden_size", 768),
+    "heads": ("num_attention_heads", 12),
+    "vocab": ("vocab_size", 30522),
+    "positions": ("max_position_embeddings", 512),
+    "types": ("type_vocab_size", 2),
+    "ff": ("intermediate_size", 3072),
+    "eps": ("layer_norm_eps", 1e-12),
+}
 
 
-def options(config: Config) -> dict[str, Any]:
+def options(config: Config, found: dict[str, Any]) -> dict[str, Any]:
     require(config, "hidden_act", ("gelu",))
     require(config, "position_embedding_type", ("absolute", None))
     require(config, "is_decoder", (False,))
     require(config, "add_cross_attention", (False,))
-    positions, padding = config.get("max_position_embeddings", 512), config.get("pad_token_id", 0)
-    vocab = config.get("vocab_size", 30522)
-    return {
-        "layers": config.get("num_hidden_layers", 12),
-        "hidden": config.get("hidden_size", 768),
-        "heads": config.get("num_attention_heads", 12),
-        "vocab": vocab,
-        "seq": positions,
-        "positions": positions,
-        "types": config.get("type_vocab_size", 2),
-        "ff": config.get("intermediate_size", 3072),
-        "padding": -1 if padding is None else padding % vocab,  # a table counts it from its end if below 0
-        "eps": config.get("layer_norm_eps", 1e-12),
-    }
+    padding = config.get("pad_token_id", 0)
+    # A table counts it from its end if below 0.
+    return {"seq": found["positions"], "padding": -1 if padding is None else padding % found["vocab"]}
 
 
 def config(a: Bert) -> dict[str, Any]:
     return {
         "architectures": ["BertForMaskedLM"],
-        "model_type": "bert",
-        "vocab_size": a.vocab,
-        "max_position_embeddings": a.positions,
-        "type_vocab_size": a.types,
-        "hidden_size": a.hidden,
-        "num_hidden_layers": a.layers,
-        "num_attention_heads": a.heads,
-        "intermediate_size": a.ff,
         "hidden_act": "gelu",
         "hidden_dropout_prob": a.dropout,
         "attention_probs_dropout_prob": a.attention_dropout,
-        "layer_norm_eps": a.eps,
         "pad_token_id": a.padding if a.padding >= 0 else None,
-        "tie_word_embeddings": a.tied,
     }
 
 
@@ -84,6 +72,7 @@ BERT = Family(
     TABLE,
     HEAD,
     "bert.",
+    SETTINGS,
     options,
     config,
     weights,

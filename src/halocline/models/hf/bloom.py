@@ -6,37 +6,30 @@ from collections.abc import Iterator
 from typing import Any
 
 from halocline.models.bloom import Bloom
-from halocline.models.hf.family import Config, Family, require
-from halocline.models.hf.weight import Weight, module, plain
+from halocline.models.hf.family import Config, Family, Weight, module, plain, require
 
 TABLE, HEAD = "transformer.word_embeddings.weight", "lm_head.weight"
+SETTINGS = {
+    "layers": ("n_layer", 2),
+    "hidden": ("hidden_size", 64),
+    "heads": ("n_head", 8),
+    "vocab": ("vocab_size", 250880),
+    "eps": ("layer_norm_epsilon", 1e-5),
+}
 
 
-def options(config: Config) -> dict[str, Any]:
+def options(config: Config, found: dict[str, Any]) -> dict[str, Any]:
     require(config, "apply_residual_connection_post_layernorm", (False,))
     if config.get("pretraining_tp", 1) > 1:
         require(config, "slow_but_exact", (False,))  # which leaves out the biases of what adds to the residual
-    return {
-        "layers": config.get("n_layer", config.get("num_hidden_layers", 2)),
-        "hidden": config.get("hidden_size", config.get("n_embed", 64)),
-        "heads": config.get("n_head", config.get("num_attention_heads", 8)),
-        "vocab": config.get("vocab_size", 250880),
-        "eps": config.get("layer_norm_epsilon", 1e-5),
-    }
+    return {}
 
 
 def config(a: Bloom) -> dict[str, Any]:
     return {
         "architectures": ["BloomForCausalLM"],
-        "model_type": "bloom",
-        "vocab_size": a.vocab,
-        "hidden_size": a.hidden,
-        "n_layer": a.layers,
-        "n_head": a.heads,
         "hidden_dropout": a.dropout,
         "attention_dropout": a.attention_dropout,
-        "layer_norm_epsilon": a.eps,
-        "tie_word_embeddings": a.tied,
         "bos_token_id": None,
         "eos_token_id": None,
     }
@@ -57,4 +50,16 @@ def weights(a: Bloom) -> Iterator[Weight]:
     yield plain(f"{a.layers + 1}.logits.weight", TABLE if a.tied else HEAD)
 
 
-BLOOM = Family("bloom", Bloom, "halocline.models.bloom:bloom", TABLE, HEAD, "transformer.", options, config, weights)
+BLOOM = Family(
+    "bloom",
+    Bloom,
+    "halocline.models.bloom:bloom",
+    TABLE,
+    HEAD,
+    "transformer.",
+    SETTINGS,
+    options,
+    config,
+    weights,
+    aliases={"n_layer": "num_hidden_layers", "hidden_size": "n_embed", "n_head": "num_attention_heads"},
+)

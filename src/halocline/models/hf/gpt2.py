@@ -6,46 +6,35 @@ from collections.abc import Iterator
 from typing import Any
 
 from halocline.models.gpt import Gpt
-from halocline.models.hf.family import Config, Family, require
-from halocline.models.hf.weight import Weight, head_by_head, module, plain, transposed
+from halocline.models.hf.family import Config, Family, Weight, head_by_head, module, plain, require, transposed
 
 TABLE, HEAD = "transformer.wte.weight", "lm_head.weight"
+SETTINGS = {
+    "layers": ("n_layer", 12),
+    "hidden": ("n_embd", 768),
+    "heads": ("n_head", 12),
+    "vocab": ("vocab_size", 50257),
+    "positions": ("n_positions", 1024),
+    "eps": ("layer_norm_epsilon", 1e-5),
+}
 
 
-def options(config: Config) -> dict[str, Any]:
+def options(config: Config, found: dict[str, Any]) -> dict[str, Any]:
     require(config, "activation_function", ("gelu_new", "gelu_pytorch_tanh"))
     require(config, "scale_attn_weights", (True,))
     require(config, "scale_attn_by_inverse_layer_idx", (False,))
     require(config, "add_cross_attention", (False,))
-    hidden, positions = config.get("n_embd", 768), config.get("n_positions", 1024)
-    return {
-        "layers": config.get("n_layer", 12),
-        "hidden": hidden,
-        "heads": config.get("n_head", 12),
-        "vocab": config.get("vocab_size", 50257),
-        "seq": positions,
-        "positions": positions,
-        "ff": config.get("n_inner") or 4 * hidden,
-        "eps": config.get("layer_norm_epsilon", 1e-5),
-    }
+    return {"seq": found["positions"], "ff": config.get("n_inner") or 4 * found["hidden"]}
 
 
 def config(a: Gpt) -> dict[str, Any]:
     return {
         "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "vocab_size": a.vocab,
-        "n_positions": a.positions,
-        "n_embd": a.hidden,
-        "n_layer": a.layers,
-        "n_head": a.heads,
         "n_inner": a.ff,
         "activation_function": "gelu_new",
         "resid_pdrop": a.dropout,
         "embd_pdrop": a.dropout,
         "attn_pdrop": a.attention_dropout,
-        "layer_norm_epsilon": a.eps,
-        "tie_word_embeddings": a.tied,
         "bos_token_id": None,
         "eos_token_id": None,
     }
@@ -71,4 +60,4 @@ def weights(a: Gpt) -> Iterator[Weight]:
     yield plain(f"{a.layers + 2}.logits.weight", TABLE if a.tied else HEAD)
 
 
-GPT2 = Family("gpt2", Gpt, "halocline.models.gpt:gpt", TABLE, HEAD, "transformer.", options, config, weights)
+GPT2 = Family("gpt2", Gpt, "halocline.models.gpt:gpt", TABLE, HEAD, "transformer.", SETTINGS, options, config, weights)

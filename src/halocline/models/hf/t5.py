@@ -5,50 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from halocline.models.hf.family import Config, Family, require
-from halocline.models.hf.weight import Weight, plain
+from halocline.models.hf.family import Config, Family, Weight, plain, require
 from halocline.models.t5 import GATED_GELU, RELU, T5
 
 TABLE, HEAD = "shared.weight", "lm_head.weight"
+SETTINGS = {
+    "layers": ("num_layers", 6),
+    "hidden": ("d_model", 512),
+    "heads": ("num_heads", 8),
+    "vocab": ("vocab_size", 32128),
+    "kv": ("d_kv", 64),
+    "ff": ("d_ff", 2048),
+    "buckets": ("relative_attention_num_buckets", 32),
+    "furthest": ("relative_attention_max_distance", 128),
+    "activation": ("feed_forward_proj", RELU),
+    "eps": ("layer_norm_epsilon", 1e-6),
+}
 
 
-def options(config: Config) -> dict[str, Any]:
-    layers = config.get("num_layers", 6)
+def options(config: Config, found: dict[str, Any]) -> dict[str, Any]:
+    require(config, "feed_forward_proj", (RELU, GATED_GELU))
     # Version 1.1 does not scale what enters its head, and said so by not tying it.
     scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True) is not False)
-    return {
-        "layers": layers,
-        "decoder_layers": config.get("num_decoder_layers") or layers,
-        "hidden": config.get("d_model", 512),
-        "heads": config.get("num_heads", 8),
-        "vocab": config.get("vocab_size", 32128),
-        "kv": config.get("d_kv", 64),
-        "ff": config.get("d_ff", 2048),
-        "buckets": config.get("relative_attention_num_buckets", 32),
-        "furthest": config.get("relative_attention_max_distance", 128),
-        "activation": require(config, "feed_forward_proj", (RELU, GATED_GELU)),
-        "scaled": scaled,
-        "eps": config.get("layer_norm_epsilon", 1e-6),
-    }
+    return {"decoder_layers": config.get("num_decoder_layers") or found["layers"], "scaled": scaled}
 
 
 def config(a: T5) -> dict[str, Any]:
     return {
         "architectures": ["T5ForConditionalGeneration"],
-        "model_type": "t5",
         "is_encoder_decoder": True,
-        "vocab_size": a.vocab,
-        "d_model": a.hidden,
-        "d_kv": a.kv,
-        "d_ff": a.ff,
-        "num_layers": a.layers,
         "num_decoder_layers": a.decoder_layers,
-        "num_heads": a.heads,
-        "relative_attention_num_buckets": a.buckets,
-        "relative_attention_max_distance": a.furthest,
-        "feed_forward_proj": a.activation,
         "dropout_rate": a.dropout,
-        "layer_norm_epsilon": a.eps,
         "tie_word_embeddings": a.scaled,
         "scale_decoder_outputs": a.scaled,
         "pad_token_id": 0,
@@ -94,4 +81,4 @@ def _feed_forward(ours: str, theirs: str, a: T5) -> Iterator[Weight]:
         yield plain(f"{ours}.feed_forward.{part}.weight", f"{theirs}.DenseReluDense.{there}.weight")
 
 
-T5_FAMILY = Family("t5", T5, "halocline.models.t5:t5", TABLE, HEAD, "", options, config, weights)
+T5_FAMILY = Family("t5", T5, "halocline.models.t5:t5", TABLE, HEAD, "", SETTINGS, options, config, weights)
