@@ -35,7 +35,6 @@ WHOLE_ROOM: dict[str, str] = {
     "cli/test_bad_input.py": "mistakes in any command",
     "cli/test_command.py": "what holds for any command",
     "data/test_bytes_read.py": "what is read of a file of any format",
-    "data/test_generated.py": "all images that are made up: synthetic ones and lesions",
     "energy/server/test_crowd.py": "many clients, and nonsense, at any address",
     "energy/server/test_online.py": "whole jobs, from the client to the frontier",
     "energy/server/test_zeus_client.py": "a client that is not ours",

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halocline.data import Sampler
-from halocline.data.lesion import Lesions
+from halocline.data.generated import Lesions
 from halocline.data.sampler import Batch
 
 

@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from halocline.data.augment import Augment
+from halocline.data.augment import Augment, centred
 from halocline.data.dataset import IGNORED, INPUT, TARGET, Spec, full_box
-from halocline.data.view import centred
 from halocline.tiling.boxes import Box, clip, contains, is_empty, shape, slices
 
 
