@@ -69,6 +69,8 @@ class Subset:
     def __init__(self, dataset: Dataset, samples: Sequence[int]) -> None:
         self.dataset = dataset
         self.samples = samples
+        self.inputs, self.targets, self.classes = dataset.inputs, dataset.targets, dataset.classes
+        self.skipped = skipped(dataset)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -77,24 +79,8 @@ class Subset:
         return self.dataset.read(int(self.samples[sample]), what, box, part=part, epoch=epoch)
 
     @property
-    def inputs(self) -> tuple[Spec, ...]:
-        return self.dataset.inputs
-
-    @property
-    def targets(self) -> tuple[Spec, ...]:
-        return self.dataset.targets
-
-    @property
-    def classes(self) -> int:
-        return self.dataset.classes
-
-    @property
     def bytes_read(self) -> int:
         return bytes_read(self.dataset)
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        return skipped(self.dataset)
 
 
 def bytes_read(dataset: Dataset) -> int:

@@ -66,6 +66,7 @@ class Images:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.source = source
+        self.classes, self.skipped = source.classes, source.skipped
         self.image = image
         self.augment = augment
         self.seed = seed
@@ -78,16 +79,8 @@ class Images:
         self.targets = (Spec(image if segmentation else (), torch.int64),)
 
     @property
-    def classes(self) -> int:
-        return self.source.classes
-
-    @property
     def bytes_read(self) -> int:
         return self.source.bytes_read
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        return self.source.skipped
 
     def __len__(self) -> int:
         return len(self.source)

@@ -12,17 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from halocline.models.hf.bert import BERT
-from halocline.models.hf.bloom import BLOOM
+from halocline.models.hf.families import FAMILIES
 from halocline.models.hf.family import Config, Family
 from halocline.models.hf.folder import INDEX, SINGLE, Reader, read_config, write
-from halocline.models.hf.gpt2 import GPT2
-from halocline.models.hf.t5 import T5_FAMILY
 from halocline.models.model import Model, make
 
-__all__ = ["describe", "load", "save"]
-
-FAMILIES = {family.model_type: family for family in (GPT2, BERT, T5_FAMILY, BLOOM)}
+__all__ = ["FAMILIES", "describe", "load", "save"]
 
 OF_TRAINING = ("dropout", "attention_dropout")
 """Settings that may differ between a folder and the model that takes its weights."""
@@ -32,7 +27,7 @@ def describe(directory: str | Path) -> tuple[str, dict[str, Any]]:
     """The model of a folder: its builder's address and options, for `models.model.make`."""
     config = read_config(directory)
     family = _family(directory, config)
-    return family.address, {**family.options_in(config), "tied": _tied(directory, family, config)}
+    return family.address, {**family.all_options(config), "tied": _tied(directory, family, config)}
 
 
 def load(directory: str | Path, model: Model, names: Container[str] | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -88,7 +83,7 @@ def save(
         if missing:
             raise ValueError(f"{len(missing)} parameters are missing, e.g. {next(iter(missing))}: give all of them")
 
-    write(directory, family.config_of(model.architecture), theirs(), shard_bytes)
+    write(directory, family.whole_config(model.architecture), theirs(), shard_bytes)
 
 
 # -- families ------------------------------------------------------------------------------------------------------

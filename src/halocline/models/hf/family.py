@@ -1,5 +1,5 @@
 """A family of models as Hugging Face's files describe it: which builder makes it, with which options, and where its
-parameters are. One file per family fills this in.
+parameters are.
 
 Our names of parameters are `layer.parameter` of the sequence of layers. Queries, keys and values are kept head by head
 here and one after the other there; some of their matrices are transposed.
@@ -7,9 +7,10 @@ here and one after the other there; some of their matrices are transposed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,8 +31,7 @@ class Weight:
     """Ours -> theirs."""
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(ABC):
     """One value of `model_type`."""
 
     model_type: str
@@ -39,25 +39,33 @@ class Family:
     """Of `Model.architecture`."""
     address: str
     """Of the builder."""
+    written_as: str
+    """Their class, which config.json names."""
     table: str
     """Their name of the token table."""
     head: str
     """Their name of the head's matrix, which files leave out where it is the table."""
     prefix: str
     """What their names begin with, except in files of models that were saved without a head."""
-    settings: Mapping[str, tuple[str, Any]]
+    settings: ClassVar[dict[str, tuple[str, Any]]]
     """A size of the architecture -> the setting in config.json, and its value where that does not say it."""
-    options: Callable[[Config, dict[str, Any]], dict[str, Any]]
-    """config.json, and the builder's options found in it by `settings` -> those that take more to find. Refuses what
-    the model here cannot be."""
-    config: Callable[[Any], dict[str, Any]]
-    """The architecture -> what config.json holds beside `settings`."""
-    weights: Callable[[Any], Iterable[Weight]]
-    """The architecture -> all its parameters, copies of tied ones included."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    aliases: ClassVar[dict[str, str]] = {}
     """Their name of a tensor or setting -> another under which files may hold it."""
 
-    def options_in(self, config: Config) -> dict[str, Any]:
+    @abstractmethod
+    def options(self, config: Config, found: dict[str, Any]) -> dict[str, Any]:
+        """The builder's options beside those `found` in config.json by `settings`. Refuses what the model here cannot
+        be."""
+
+    @abstractmethod
+    def config(self, a: Any) -> dict[str, Any]:
+        """The architecture -> what config.json holds beside `settings`."""
+
+    @abstractmethod
+    def weights(self, a: Any) -> Iterable[Weight]:
+        """The architecture -> all its parameters, copies of tied ones included."""
+
+    def all_options(self, config: Config) -> dict[str, Any]:
         """The builder's options, except `tied`."""
         found = {
             ours: config.get(theirs, config.get(self.aliases.get(theirs, theirs), default))
@@ -65,11 +73,10 @@ class Family:
         }
         return found | self.options(config, found)
 
-    def config_of(self, architecture: Any) -> dict[str, Any]:
-        """config.json."""
-        sizes = {theirs: getattr(architecture, ours) for ours, (theirs, _) in self.settings.items()}
-        tied = {"tie_word_embeddings": architecture.tied}
-        return {"model_type": self.model_type} | sizes | tied | self.config(architecture)
+    def whole_config(self, a: Any) -> dict[str, Any]:
+        """The architecture -> config.json."""
+        what = {"architectures": [self.written_as], "model_type": self.model_type, "tie_word_embeddings": a.tied}
+        return what | {theirs: getattr(a, ours) for ours, (theirs, _) in self.settings.items()} | self.config(a)
 
 
 def require(config: Config, key: str, known: tuple[Any, ...]) -> None:
