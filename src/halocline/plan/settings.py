@@ -13,11 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from halocline.plan.flags.fields import setting
-from halocline.plan.grid import tile_grid
 from halocline.plan.partition import partition, whole_numbers
 from halocline.plan.plan import MIRRORED, SCHEDULES, Plan
 from halocline.plan.require import require_choice, require_degree
-from halocline.plan.stage import SHARDS, Stage
+from halocline.plan.stage import SHARDS, Stage, tile_grid
 
 RECOMPUTE = ("none", "all", "but-last")
 AUTO = "auto"

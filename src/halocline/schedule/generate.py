@@ -11,14 +11,14 @@ from halocline.schedule.check import check
 from halocline.schedule.chimera import chimera
 from halocline.schedule.gems import gems
 from halocline.schedule.gpipe import gpipe
-from halocline.schedule.instruction import Operation, Orders, Schedule
+from halocline.schedule.instruction import Instruction, Orders, Schedule
 from halocline.schedule.interleaved import interleaved
 from halocline.schedule.layer import layer
 from halocline.schedule.lower import lower
 from halocline.schedule.one_forward_one_backward import early_recompute, one_forward_one_backward
 from halocline.schedule.zero_bubble import zero_bubble
 
-ONE_PIPE: dict[str, Callable[[Plan, int], list[Operation]]] = {
+ONE_PIPE: dict[str, Callable[[Plan, int], list[Instruction]]] = {
     "layer": layer,
     "gpipe": gpipe,
     "1f1b": one_forward_one_backward,

@@ -23,7 +23,6 @@ from halocline.schedule.instruction import (
     SEND,
     STEP,
     Instruction,
-    Operation,
     Orders,
     Schedule,
 )
@@ -47,7 +46,7 @@ def lower(plan: Plan, layout: Layout, orders: Orders) -> Schedule:
     sent: list[list[Instruction]] = [[] for _ in orders]
     """Per rank, buffers sent since its last operation: freed after the next one, so that they travel behind it."""
     for _, order, _, operation in events:
-        kind, pipe, stage, microbatch = operation
+        kind, pipe, stage, microbatch, _, _ = operation
         if order == _MESSAGE:
             what, boundary = (ACTIVATION, stage) if kind == FORWARD else (GRADIENT, stage - 1)
             for source, target in layout.links(pipe, boundary, what):
@@ -63,7 +62,7 @@ def lower(plan: Plan, layout: Layout, orders: Orders) -> Schedule:
         else:
             for rank in layout.team(pipe, stage):
                 row = ranks[rank]
-                row.append(Instruction(kind, pipe, stage, microbatch))
+                row.append(operation)
                 if kind == BACKWARD_WEIGHT or (kind == BACKWARD and stage == 0):
                     row.append(Instruction(FREE, pipe, stage, microbatch))
                 if sent[rank]:
@@ -75,10 +74,10 @@ def lower(plan: Plan, layout: Layout, orders: Orders) -> Schedule:
     return Schedule(plan, layout, tuple(map(tuple, ranks)))
 
 
-def _events(plan: Plan, layout: Layout, orders: Orders) -> list[tuple[float, int, int, Operation]]:
+def _events(plan: Plan, layout: Layout, orders: Orders) -> list[tuple[float, int, int, Instruction]]:
     last = len(plan.stages) - 1
-    events: list[tuple[float, int, int, Operation]] = []
-    finished: dict[int, tuple[float, Operation]] = {}
+    events: list[tuple[float, int, int, Instruction]] = []
+    finished: dict[int, tuple[float, Instruction]] = {}
     for number, (operation, (start, end)) in enumerate(times(plan, layout, orders).items()):
         events.append((start, _COMPUTE, number, operation))
         down = operation.kind == FORWARD and operation.stage < last
@@ -102,16 +101,16 @@ def _members(plan: Plan, layout: Layout, stage: int) -> list[int]:
 
 def times(
     plan: Plan, layout: Layout, orders: Orders, durations: Mapping[str, float] = DURATIONS
-) -> dict[Operation, tuple[float, float]]:
+) -> dict[Instruction, tuple[float, float]]:
     """Start and end of every operation, in a dict ordered so that each comes after all that it waits for."""
     last = len(plan.stages) - 1
     position = [0] * len(orders)
     clock = [0.0] * len(orders)
-    arrived: dict[Operation, int] = {}
-    result: dict[Operation, tuple[float, float]] = {}
-    blocked: dict[Operation, Operation] = {}
+    arrived: dict[Instruction, int] = {}
+    result: dict[Instruction, tuple[float, float]] = {}
+    blocked: dict[Instruction, Instruction] = {}
     """An operation not yet run -> the one whose team stands ready and waits for its data."""
-    ready: list[Operation] = []
+    ready: list[Instruction] = []
 
     def arrive(rank: int) -> None:
         if position[rank] < len(orders[rank]):
@@ -149,7 +148,7 @@ def times(
     return result
 
 
-def source_of(operation: Operation, last: int) -> Operation | None:
+def source_of(operation: Instruction, last: int) -> Instruction | None:
     """The operation of another stage whose tensor this one waits for; those of its own stage stand before it anyway."""
     if operation.kind == FORWARD and operation.stage:
         return operation._replace(stage=operation.stage - 1)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from halocline.plan.plan import Plan
+from halocline.plan.require import require_type
 
 Amount = float | Sequence[float]
 """One number for all stages, or one for each."""
@@ -127,7 +128,7 @@ def _require_amount(name: str, amount: object) -> None:
 
 
 def _require_number(name: str, value: object, finite: bool = True) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise ValueError(f"{name} = {value!r} is not a number: give 0 or more")
+    require_type(name, value, float, "0 or more")
+    assert isinstance(value, (int, float))
     if not value >= 0 or (finite and value == math.inf):
         raise ValueError(f"{name} = {value:g} is not a finite number of at least 0: give 0 or more")

@@ -134,8 +134,7 @@ class _Run:
             duration -= self.stages[stage].recompute
             rebuilds = False
         for rank in team:
-            if self.events is not None:
-                self.events.append(Event(rank, instruction, start, start + duration, start - self.clock[rank]))
+            self._note(rank, instruction, start, start + duration, start - self.clock[rank])
             self.clock[rank] = start + duration
             self.busy[rank] += duration
             if kind == BACKWARD_WEIGHT:
@@ -171,9 +170,9 @@ class _Run:
             self._hold(target, size)
         if self.events is not None:
             asked = self.clock[target]
-            self.events.append(Event(source, instruction, start, left))
             receive = instruction._replace(kind=RECEIVE, peer=source)
-            self.events.append(Event(target, receive, asked, max(asked, arrived), max(0.0, arrived - asked)))
+            self._note(source, instruction, start, left)
+            self._note(target, receive, asked, max(asked, arrived), max(0.0, arrived - asked))
 
     def free(self, instruction: Instruction, rank: int) -> None:
         if instruction.peer >= 0:
@@ -196,13 +195,11 @@ class _Run:
         end = start + self.stages[instruction.stage].reduce
         for rank in ranks:
             self.reducing[rank] = end
-            if self.events is not None:
-                self.events.append(Event(rank, instruction, start, end, start - self.clock[rank]))
+            self._note(rank, instruction, start, end, start - self.clock[rank])
 
     def step(self, instruction: Instruction, rank: int) -> None:
         start = max(self.clock[rank], self.reducing[rank])
-        if self.events is not None:
-            self.events.append(Event(rank, instruction, start, start + self.step_time, start - self.clock[rank]))
+        self._note(rank, instruction, start, start + self.step_time, start - self.clock[rank])
         self.clock[rank] = start + self.step_time
 
     def result(self) -> Simulation:
@@ -214,6 +211,10 @@ class _Run:
             peak_memory=tuple(self.peak_memory),
             events=tuple(self.events or ()),
         )
+
+    def _note(self, rank: int, instruction: Instruction, start: float, end: float, wait: float = 0.0) -> None:
+        if self.events is not None:
+            self.events.append(Event(rank, instruction, start, end, wait))
 
     def _hold(self, rank: int, size: float) -> None:
         self.memory[rank] += size
