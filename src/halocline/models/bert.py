@@ -25,29 +25,18 @@ from halocline.models.transformer import (
     FeedForward,
     Linear,
     SelfAttention,
-    head_features,
+    Sizes,
 )
 
 
 @dataclass(frozen=True)
-class Bert:
+class Bert(Sizes):
     """The sizes of a BERT."""
 
-    layers: int
-    hidden: int
-    heads: int
-    vocab: int
     positions: int
     types: int
     ff: int
-    tied: bool
     padding: int
-    dropout: float
-    attention_dropout: float
-    eps: float
-
-    def __post_init__(self) -> None:
-        head_features(self.hidden, self.heads)
 
 
 def bert(
@@ -74,7 +63,7 @@ def bert(
         raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
     ff = 4 * hidden if ff is None else ff
     attention_dropout = dropout if attention_dropout is None else attention_dropout
-    a = Bert(layers, hidden, heads, vocab, positions, types, ff, tied, padding, dropout, attention_dropout, eps)
+    a = Bert(layers, hidden, heads, vocab, tied, dropout, attention_dropout, eps, positions, types, ff, padding)
     made: list[Callable[[], nn.Module]] = [
         partial(Embeddings, a),
         *[partial(BertBlock, a)] * layers,

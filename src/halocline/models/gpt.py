@@ -24,27 +24,16 @@ from halocline.models.transformer import (
     FeedForward,
     Linear,
     SelfAttention,
-    head_features,
+    Sizes,
 )
 
 
 @dataclass(frozen=True)
-class Gpt:
+class Gpt(Sizes):
     """The sizes of a GPT."""
 
-    layers: int
-    hidden: int
-    heads: int
-    vocab: int
     positions: int
     ff: int
-    tied: bool
-    dropout: float
-    attention_dropout: float
-    eps: float
-
-    def __post_init__(self) -> None:
-        head_features(self.hidden, self.heads)
 
     @property
     def residual_std(self) -> float:
@@ -73,7 +62,7 @@ def gpt(
         raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
     ff = 4 * hidden if ff is None else ff
     attention_dropout = dropout if attention_dropout is None else attention_dropout
-    a = Gpt(layers, hidden, heads, vocab, positions, ff, tied, dropout, attention_dropout, eps)
+    a = Gpt(layers, hidden, heads, vocab, tied, dropout, attention_dropout, eps, positions, ff)
     made: list[Callable[[], nn.Module]] = [
         partial(GptTokens, vocab, hidden),
         partial(Positions, positions, hidden, dropout),

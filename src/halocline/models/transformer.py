@@ -15,6 +15,7 @@ tensors, so that a holder of some of the heads runs the same code.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -36,6 +37,23 @@ the words above: between those, a holder may have some of the tokens."""
 
 STD = 0.02
 """GPT-2's, BERT's and Bloom's width."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What GPT, BERT and Bloom are made from; each adds its own."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    tied: bool
+    dropout: float
+    attention_dropout: float
+    eps: float
+
+    def __post_init__(self) -> None:
+        head_features(self.hidden, self.heads)
 
 
 class Linear(nn.Linear):

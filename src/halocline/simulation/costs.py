@@ -86,19 +86,11 @@ class Costs:
                     f"it is a part of the backward, use at most {whole:g}"
                 )
         recompute = forward if self.recompute is None else _spread("recompute", self.recompute, plan)
-        return tuple(
-            map(
-                StageCosts,
-                forward,
-                backward,
-                weight,
-                recompute,
-                _spread("reduce", self.reduce, plan),
-                _spread("activation_bytes", self.activation_bytes, plan),
-                _spread("boundary_bytes", self.boundary_bytes, plan, shared=False),
-                _spread("weight_bytes", self.weight_bytes, plan),
-            )
-        )
+        reduce = _spread("reduce", self.reduce, plan)
+        activation = _spread("activation_bytes", self.activation_bytes, plan)
+        boundary = _spread("boundary_bytes", self.boundary_bytes, plan, shared=False)
+        weights = _spread("weight_bytes", self.weight_bytes, plan)
+        return tuple(map(StageCosts, forward, backward, weight, recompute, reduce, activation, boundary, weights))
 
 
 def _spread(name: str, amount: Amount, plan: Plan, shared: bool = True) -> list[float]:

@@ -238,15 +238,15 @@ def _durations(schedule: Schedule, stages: tuple[StageCosts, ...]) -> dict[tuple
     return table
 
 
-Sizes = dict[tuple[int, int, str, int], float]
+MessageSizes = dict[tuple[int, int, str, int], float]
 
 
-def _message_bytes(schedule: Schedule, stages: tuple[StageCosts, ...]) -> tuple[Sizes, Sizes]:
+def _message_bytes(schedule: Schedule, stages: tuple[StageCosts, ...]) -> tuple[MessageSizes, MessageSizes]:
     """(pipe, boundary, what, target) -> bytes of each message to it: its share of the boundary, in equal parts from all
     that send to it; and the same with the source -> bytes of all that it sends there."""
     layout, plan = schedule.layout, schedule.plan
-    sizes: Sizes = {}
-    outgoing: Sizes = {}
+    sizes: MessageSizes = {}
+    outgoing: MessageSizes = {}
     for pipe in range(plan.pipes):
         for boundary in range(len(plan.stages) - 1):
             whole = stages[boundary + 1].boundary_bytes

@@ -38,7 +38,7 @@ def load(directory: str | Path, model: Model, names: Container[str] | None = Non
 
 
 def _read(reader: Reader, family: Family, model: Model, names: Container[str] | None) -> Iterator[tuple[str, Tensor]]:
-    shapes = _shapes(model)
+    shapes, _ = _shapes(model)
     for weight in family.weights(model.architecture):
         if names is not None and weight.ours not in names:
             continue
@@ -64,7 +64,7 @@ def save(
     family = _family_of(model)
     copies = {second for _, second in model.tied}
     weights = {w.ours: w for w in family.weights(model.architecture) if w.ours not in copies}
-    shapes, buffers = _shapes(model), _buffers(model)
+    shapes, buffers = _shapes(model)
     missing = dict.fromkeys(weights)
 
     def theirs() -> Iterator[tuple[str, Tensor]]:
@@ -134,18 +134,10 @@ def _agreeing(directory: str | Path, model: Model) -> Family:
     return family
 
 
-def _shapes(model: Model) -> dict[str, torch.Size]:
-    """Parameter -> its shape."""
-    return {f"{number}.{name}": p.shape for number, layer in _hollow(model) for name, p in layer.named_parameters()}
-
-
-def _buffers(model: Model) -> set[str]:
-    return {f"{number}.{name}" for number, layer in _hollow(model) for name, _ in layer.named_buffers()}
-
-
-def _hollow(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    """The layers by name, without their values."""
+def _shapes(model: Model) -> tuple[dict[str, torch.Size], set[str]]:
+    """Parameter -> its shape, and the names of buffers."""
     assert not isinstance(model.layers, nn.Sequential)  # the builders of these families give functions
-    for number, layer in enumerate(model.layers):
-        with torch.device("meta"):
-            yield str(number), layer()
+    with torch.device("meta"):
+        layers = [(number, layer()) for number, layer in enumerate(model.layers)]
+    shapes = {f"{number}.{name}": p.shape for number, layer in layers for name, p in layer.named_parameters()}
+    return shapes, {f"{number}.{name}" for number, layer in layers for name, _ in layer.named_buffers()}
