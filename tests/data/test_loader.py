@@ -189,12 +189,8 @@ def test_workers_leave_ctrl_c_to_the_training_process() -> None:
 
 def test_mistakes() -> None:
     data = images()
-    for options, message in (
-        ({"workers": -1}, "-1 workers cannot read"),
-        ({"prefetch": 0}, "prefetch = 0 steps per worker is below 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Loader(data, Sampler(22, 4), everything, **options)
+    with pytest.raises(ValueError, match="-1 workers cannot read"):
+        Loader(data, Sampler(22, 4), everything, workers=-1)
     with pytest.raises(ValueError, match="boxes of 2 input tensors are asked for, the data has 1 per sample"):
         Loader(data, Sampler(22, 4), lambda n: Wanted([[], []], [[]])).next()
     with pytest.raises(ValueError, match=r"does not fit targets of shape \(\) per sample"):

@@ -63,7 +63,6 @@ class Images:
         seed: int = 0,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
-        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.source = source
         self.classes, self.skipped = source.classes, source.skipped
@@ -75,7 +74,7 @@ class Images:
         self._std = _per_channel("std", std, source.channels)
         if self._std is not None and not (self._std > 0).all():
             raise ValueError(f"std {tuple(std or ())} has a value that is not above 0: leave it out to divide by 1")
-        self.inputs = (Spec((source.channels, *image), dtype),)
+        self.inputs = (Spec((source.channels, *image)),)
         self.targets = (Spec(image if segmentation else (), torch.int64),)
 
     @property

@@ -18,6 +18,9 @@ from halocline.data.dataset import INPUT, TARGET, Dataset, Spec, bytes_read
 from halocline.data.sampler import DealtBatch, Sampler
 from halocline.tiling.boxes import Box, is_empty, shape
 
+PREFETCH = 2
+"""Steps that each worker reads ahead."""
+
 Piece: TypeAlias = tuple[Box, Tensor]
 """A box of a batch, samples first, e.g. over (N, C, H, W), and what is in it."""
 
@@ -75,14 +78,11 @@ class Loader:
         reads: Callable[[int], WantedBoxes],
         *,
         workers: int = 0,
-        prefetch: int = 2,
         across_epochs: bool = True,
         pin: bool = False,
     ) -> None:
         if workers < 0:
             raise ValueError(f"{workers} workers cannot read: use 0 to read in the training process, or more")
-        if prefetch < 1:
-            raise ValueError(f"prefetch = {prefetch} steps per worker is below 1: use 1 or more")
         self.sampler = sampler
         self.bytes_read = 0
         """From files, for all steps handed out."""
@@ -96,7 +96,7 @@ class Loader:
             sampler=self._jobs,
             collate_fn=_as_is,
             num_workers=workers,
-            prefetch_factor=prefetch if workers else None,
+            prefetch_factor=PREFETCH if workers else None,
             persistent_workers=workers > 0,
             worker_init_fn=_be_a_worker,
             # Starting a fresh interpreter per worker costs seconds; workers touch no GPU, so a fork is safe.

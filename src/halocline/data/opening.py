@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-import torch
-
 from halocline.data.augment import Augment
 from halocline.data.cifar import CHANNELS, CLASSES, SIDE, Cifar, find_files
 from halocline.data.dataset import SPLITS, TRAIN, Dataset, Subset, chosen, further
@@ -42,10 +40,7 @@ def open_dataset(
     std: Sequence[float] | None = None,
     augment: Augment | None = None,
     sequence: int = 0,
-    vocabulary: int | None = None,
     tokenizer: str | Path | None = None,
-    objective: str | None = None,
-    dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
     """The training or the evaluation split of some data.
@@ -66,9 +61,9 @@ def open_dataset(
             raise ValueError(f"{kind} data is images, and {task} is asked of tokens: use folder or synthetic")
         texts, is_split = open_corpus(
             None if kind == SYNTHETIC else _given(datapath),
-            objective=objective or task,
+            objective=task,
             sequence=sequence,
-            vocabulary=vocabulary or classes,
+            vocabulary=classes,
             tokenizer=tokenizer,
             split=split,
             samples=total,
@@ -114,9 +109,7 @@ def open_dataset(
         image = image or (512, 512)
         source = Lesions(total, image, channels, classes, seed, segmentation)
     assert image is not None
-    images = Images(
-        source, image=image, segmentation=segmentation, augment=change, seed=seed, mean=mean, std=std, dtype=dtype
-    )
+    images = Images(source, image=image, segmentation=segmentation, augment=change, seed=seed, mean=mean, std=std)
     if kind in (SYNTHETIC, LESION):
         return Subset(images, generated)
     return images if is_split else Subset(images, chosen(len(images), split, evaluation_fraction, seed).tolist())

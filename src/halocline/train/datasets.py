@@ -51,9 +51,7 @@ def open_datasets(
         "std": _numbers("std", settings.data.std),
         "augment": parse_augment(settings.data.augment or ""),
         "sequence": model.sequence,
-        "vocabulary": model.classes,
         "tokenizer": settings.data.tokenizer,
-        "objective": settings.data.objective,
         "progress": progress,
     }
     trained = open_dataset(app, datapath, split=TRAIN, **given)
