@@ -20,7 +20,7 @@ import tifffile
 from numpy.typing import NDArray
 from PIL import Image
 
-from halocline.data.lesion import Lesions
+from halocline.data.generated import Lesions
 from halocline.data.picture import open_picture
 from halocline.tiling.boxes import balanced_cuts
 

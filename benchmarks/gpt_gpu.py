@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halocline.models import hf
+from halocline.models.count import work
 from halocline.models.model import Model, make
-from halocline.models.work import work
 from halocline.plan import Plan
 from halocline.runtime import Engine, World
 

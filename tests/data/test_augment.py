@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from halocline.data import Augment, Images, parse_augment
+from halocline.data.augment import View
 from halocline.data.dataset import IGNORED
-from halocline.data.view import View
 from halocline.tiling.boxes import Box, is_empty
 
 

@@ -28,8 +28,8 @@ def batch(path: Path, records: int) -> tuple[np.ndarray, np.ndarray]:
 def test_records(tmp_path: Path, inside: str) -> None:
     parts = [batch(tmp_path / inside / f"data_batch_{number}.bin", 5 + number) for number in (1, 2, 3)]
     test = batch(tmp_path / inside / "test_batch.bin", 4)
-    train = open_dataset(2, tmp_path, classes=10, mean=(0.5,), std=(0.25,))
-    evaluation = open_dataset(2, tmp_path, classes=10, split="evaluation")
+    train = open_dataset("cifar", tmp_path, classes=10, mean=(0.5,), std=(0.25,))
+    evaluation = open_dataset("cifar", tmp_path, classes=10, split="evaluation")
     assert (len(train), len(evaluation)) == (6 + 7 + 8, 4)
     labels, images = (np.concatenate(x) for x in zip(*parts))
     for sample in (0, 5, 6, 12, 13, 20):
@@ -44,24 +44,24 @@ def test_records(tmp_path: Path, inside: str) -> None:
 
 def test_without_a_test_file_a_fraction_is_kept(tmp_path: Path) -> None:
     batch(tmp_path / "data_batch_1.bin", 20)
-    splits = [open_dataset(2, tmp_path, classes=10, split=s) for s in ("train", "evaluation")]
+    splits = [open_dataset("cifar", tmp_path, classes=10, split=s) for s in ("train", "evaluation")]
     assert [len(s) for s in splits] == [18, 2]
 
 
 def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data_batch_1.bin is missing: unpack CIFAR-10's binary version"):
-        open_dataset(2, tmp_path, classes=10)
+        open_dataset("cifar", tmp_path, classes=10)
     batch(tmp_path / "data_batch_1.bin", 3)
     batch(tmp_path / "data_batch_3.bin", 3)
     with pytest.raises(ValueError, match=r"data_batch_2.bin is missing"):
-        open_dataset(2, tmp_path, classes=10)
+        open_dataset("cifar", tmp_path, classes=10)
     path = tmp_path / "data_batch_2.bin"
     path.write_bytes(b"\1" * 3072)
     with pytest.raises(BadFile, match=r"data_batch_2.bin: has 3072 bytes, .* records of 3073"):
-        open_dataset(2, tmp_path, classes=10)
+        open_dataset("cifar", tmp_path, classes=10)
     path.write_bytes(b"\12" * 3073)
     with pytest.raises(BadFile, match=r"data_batch_2.bin: record 0 has class 10"):
-        open_dataset(2, tmp_path, classes=10)
+        open_dataset("cifar", tmp_path, classes=10)
     batch(path, 1)
     for options, message in (
         ({"classes": 2}, "CIFAR-10 has 10 classes, the model 2: use --num-classes 10"),
@@ -71,4 +71,4 @@ def test_mistakes(tmp_path: Path) -> None:
         ({"classes": 10, "task": "causal"}, "cifar data is images, and causal is asked of tokens"),
     ):
         with pytest.raises(ValueError, match=message):
-            open_dataset(2, tmp_path, **options)
+            open_dataset("cifar", tmp_path, **options)

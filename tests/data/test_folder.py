@@ -45,7 +45,7 @@ def classes_at(root: Path) -> Path:
 
 def opened(root: Path, split: str = "train", **options: object) -> Dataset:
     given = {"classes": 2, "image": (20, 24), "evaluation_fraction": 0.0, "split": split, **options}
-    return open_dataset(1, root, **given)  # type: ignore[arg-type]
+    return open_dataset("folder", root, **given)  # type: ignore[arg-type]
 
 
 def test_classes_are_numbered_by_name_and_files_sorted(tmp_path: Path) -> None:
@@ -250,10 +250,10 @@ def test_other_mistakes(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             opened(tmp_path, **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="app = 9 is not known"):
-        open_dataset(9, classes=2)
+    with pytest.raises(ValueError, match="'films' is not a kind of data: use folder, cifar, synthetic, lesion"):
+        open_dataset("films", classes=2)
     with pytest.raises(ValueError, match="give their folder as --datapath"):
-        open_dataset(1, classes=2)
+        open_dataset("folder", classes=2)
 
 
 def masks_at(root: Path, values: np.ndarray, suffix: str = ".png", name: str = "x") -> None:

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halocline.data import chance, open_dataset
+from halocline.data.generated import Lesions, Synthetic
 from halocline.data.images import Source
-from halocline.data.lesion import Lesions
-from halocline.data.synthetic import Synthetic
 
 SOURCES: list[Source] = [
     Synthetic(4, (61, 83), 3, 7, seed=1),
@@ -75,7 +74,7 @@ def test_words_are_keys() -> None:
 
 def test_samples_and_seeds_differ() -> None:
     images = {
-        open_dataset(3, classes=10, image=(8, 8), seed=seed).read(sample, "input").sum().item()
+        open_dataset("synthetic", classes=10, image=(8, 8), seed=seed).read(sample, "input").sum().item()
         for seed in range(3)
         for sample in range(5)
     }
@@ -84,7 +83,7 @@ def test_samples_and_seeds_differ() -> None:
 
 def test_the_class_shows() -> None:
     """A mean brightness tells most of it, so that a loss falls from the first steps on."""
-    data = open_dataset(3, classes=4, image=(32, 32), samples=64)
+    data = open_dataset("synthetic", classes=4, image=(32, 32), samples=64)
     means = torch.stack([data.read(i, "input").mean() for i in range(64)])
     labels = torch.stack([data.read(i, "target") for i in range(64)])
     by_class = [means[labels == c] for c in range(4)]
@@ -126,14 +125,14 @@ def test_lesions_have_masks() -> None:
 
 def test_generated_splits_share_nothing() -> None:
     options = {"classes": 10, "image": (8, 8), "samples": 20, "evaluation_fraction": 0.25}
-    train, evaluation = (open_dataset(3, split=split, **options) for split in ("train", "evaluation"))
+    train, evaluation = (open_dataset("synthetic", split=split, **options) for split in ("train", "evaluation"))
     assert (len(train), len(evaluation)) == (20, 5)
     seen = [{d.read(i, "input").sum().item() for i in range(len(d))} for d in (train, evaluation)]
     assert not seen[0] & seen[1]
 
 
 def test_datasets_pickle_small() -> None:
-    data = open_dataset(4, classes=2, samples=10**6)
+    data = open_dataset("lesion", classes=2, samples=10**6)
     frozen = pickle.dumps(data)
     assert len(frozen) < 2000
     assert torch.equal(pickle.loads(frozen).read(7, "input", ((0, 9), (0, 9))), data.read(7, "input", ((0, 9), (0, 9))))

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halocline.data import Sampler
-from halocline.data.lesion import Lesions
-from halocline.data.sampler import Batch
+from halocline.data.generated import Lesions
+from halocline.data.sampler import DealtBatch
 
 
-def dealt(sampler: Sampler, count: int) -> list[Batch]:
+def dealt(sampler: Sampler, count: int) -> list[DealtBatch]:
     """The next batches, handed out."""
     batches = []
     for batch in islice(sampler.upcoming(), count):

@@ -14,15 +14,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from halocline.data import BadFile, Dataset, open_dataset
 from halocline.data.dataset import IGNORED, bytes_read
-from halocline.data.objective import masked, span_counts, span_length, spans
-from halocline.data.special import Specials
+from halocline.data.objective import Specials, masked, span_counts, span_length, spans
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 20
 
 
 def opened(path: Path | None, objective: str = "causal", **options: object) -> Dataset:
     given = {"classes": 400, "sequence": 16, "evaluation_fraction": 0.0, "samples": 8, **options}
-    return open_dataset(3 if path is None else 1, path, task=objective, **given)  # type: ignore[arg-type]
+    return open_dataset("synthetic" if path is None else "folder", path, task=objective, **given)  # type: ignore[arg-type]
 
 
 def test_bytes_predict_the_next(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from halocline.data import Augment, Loader, Sampler
 from halocline.data.folder import SPLIT_FOLDERS
-from halocline.data.special import OBJECTIVES
+from halocline.data.objective import OBJECTIVES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 

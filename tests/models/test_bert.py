@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from halocline.models.token_loss import token_loss
+from halocline.models.losses import token_loss
 from harness.transformers_small import VOCAB, built, small, words
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from halocline.models.position_bias import Alibi
+from halocline.models.transformer import Alibi
 from harness.transformers_small import TOKENS, built, small, words
 
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from halocline.models import hf
 from halocline.models.hf import FAMILIES
+from halocline.models.losses import token_loss
 from halocline.models.model import make, tie
-from halocline.models.token_loss import token_loss
 from harness.peers import (
     CONFIGS,
     TOKENS,

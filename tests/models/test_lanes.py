@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
+from halocline.models.losses import IGNORED
 from halocline.models.model import tie
-from halocline.models.token_loss import IGNORED
 from halocline.tiling.exchanger import ThreadExchanger
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor

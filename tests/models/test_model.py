@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
+from halocline.models.losses import token_loss
 from halocline.models.model import tie
-from halocline.models.token_loss import token_loss
 from harness.transformers_small import NAMES, built, inputs, small, words
 
 

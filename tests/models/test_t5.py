@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from halocline.models.losses import token_loss
 from halocline.models.model import make
-from halocline.models.position_bias import RelativePositions
-from halocline.models.token_loss import token_loss
+from halocline.models.transformer import RelativePositions
 from harness.transformers_small import TOKENS, VOCAB, built, inputs, small, words
 
 

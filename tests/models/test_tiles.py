@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.models.segmentation_loss import SegmentationLoss
+from halocline.models.losses import SegmentationLoss
 from harness.image_models import SMALL, net, small
 from harness.ranks import assert_exact, image, on_threads
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from halocline.models.count import count
+from halocline.models.losses import SegmentationLoss
 from halocline.models.model import SEGMENTATION, make
-from halocline.models.segmentation_loss import SegmentationLoss
 from harness.image_models import net, small
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from halocline.plan import Plan, Stage
-from halocline.plan.grid import tile_grid
 from halocline.plan.partition import partition
+from halocline.plan.stage import tile_grid
 
 Case = tuple[Callable[[], object], str, tuple[object, ...], str]
 """What is done, the field the message must name, the values it must show, and its fix."""

@@ -9,7 +9,7 @@ import pytest
 from halocline.plan import SCHEDULES, Layout, Plan, Stage
 from halocline.schedule import generate
 from halocline.schedule.generate import orders
-from halocline.schedule.timing import DURATIONS, times
+from halocline.schedule.lower import DURATIONS, times
 from harness.plans import SHAPES, all_plans, plan_of
 
 

@@ -10,9 +10,7 @@ from halocline.plan import Plan, Stage
 from halocline.schedule import generate
 from halocline.schedule.instruction import COMPUTE, RECEIVE, SEND
 from halocline.simulation import Costs, Event, simulate
-from halocline.simulation.svg import draw_svg
-from halocline.simulation.terminal import draw_terminal
-from halocline.simulation.trace import chrome_trace
+from halocline.simulation.drawings import chrome_trace, draw_svg, draw_terminal
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from halocline.models.losses import token_loss
 from halocline.models.model import Model
-from halocline.models.token_loss import token_loss
 from halocline.plan import Plan
 from halocline.runtime import RankFailed
 from halocline.train.trial import Trial, run

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from halocline import tiling
-from halocline.plan.grid import SLICE_METHODS, tile_grid
+from halocline.plan.stage import SLICE_METHODS, tile_grid
 from halocline.runtime.processes.launch import join
 from halocline.runtime.processes.world import World
 from halocline.tiling.boxes import grow

@@ -83,7 +83,7 @@ def run(options: Options) -> int:
     # rich takes a tenth of a second to load, which JSON need not pay.
     from rich.console import Console
 
-    from halocline.simulation.terminal import draw_terminal
+    from halocline.simulation.drawings import draw_terminal
 
     console = Console(width=options.width, highlight=False)
     console.print(f"[bold]{_title(plan)}[/bold]")
@@ -163,12 +163,12 @@ def _scheduled(plan: Plan, costs: Costs) -> Schedule:
 def _write(options: Options, schedule: Schedule, result: Simulation) -> list[str]:
     written = []
     if options.trace is not None:
-        from halocline.simulation.trace import chrome_trace
+        from halocline.simulation.drawings import chrome_trace
 
         Path(options.trace).write_text(json.dumps(chrome_trace(result.events)), encoding="utf-8")
         written.append(options.trace)
     if options.svg is not None:
-        from halocline.simulation.svg import draw_svg
+        from halocline.simulation.drawings import draw_svg
 
         picture = draw_svg(result.events, title=_title(schedule.plan), note=_note(schedule, result))
         Path(options.svg).write_text(picture, encoding="utf-8")

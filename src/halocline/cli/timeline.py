@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halocline.simulation.event import Event
 from halocline.simulation.measured import MeasuredRun, read
-from halocline.simulation.simulator import Simulation
+from halocline.simulation.simulator import Event, Simulation
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,12 @@ def _facts(measured: MeasuredRun, predicted: Simulation) -> dict[str, Any]:
 def _write(options: Options, measured: MeasuredRun, last: tuple[Event, ...]) -> list[str]:
     written = []
     if options.trace is not None:
-        from halocline.simulation.trace import chrome_trace
+        from halocline.simulation.drawings import chrome_trace
 
         Path(options.trace).write_text(json.dumps(chrome_trace(_one_after_the_other(measured))), encoding="utf-8")
         written.append(options.trace)
     if options.svg is not None:
-        from halocline.simulation.svg import draw_svg
+        from halocline.simulation.drawings import draw_svg
 
         milliseconds = [event._replace(start=event.start * 1e3, end=event.end * 1e3) for event in last]
         title = f"{measured.plan.schedule}, measured, in milliseconds"
@@ -105,7 +104,7 @@ def _draw(options: Options, measured: MeasuredRun, facts: dict[str, Any], last: 
     from rich.console import Console
     from rich.table import Table
 
-    from halocline.simulation.terminal import draw_terminal
+    from halocline.simulation.drawings import draw_terminal
 
     console = Console(width=options.width, highlight=False)
     steps = f"{facts['counted']} of {facts['steps']} steps counted"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halocline.data.dataset import EVALUATION
 from halocline.data.picture import BadFile, fractions
-from halocline.data.split import EVALUATION
 from halocline.tiling.boxes import Box, shape
 
 SIDE, CHANNELS, CLASSES = 32, 3, 10

@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from halocline.data import chance
 from halocline.tiling.boxes import Box
 
 INPUT, TARGET = "input", "target"
+
+TRAIN, EVALUATION = "train", "evaluation"
+SPLITS = (TRAIN, EVALUATION)
+"""What samples are for."""
+
+(_SPLIT,) = chance.purposes("split", 1)
 
 IGNORED = -100
 """The target of a pixel or token that does not count (what `torch.nn.functional.cross_entropy` leaves out)."""
@@ -60,6 +69,8 @@ class Subset:
     def __init__(self, dataset: Dataset, samples: Sequence[int]) -> None:
         self.dataset = dataset
         self.samples = samples
+        self.inputs, self.targets, self.classes = dataset.inputs, dataset.targets, dataset.classes
+        self.skipped = skipped(dataset)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -68,24 +79,8 @@ class Subset:
         return self.dataset.read(int(self.samples[sample]), what, box, part=part, epoch=epoch)
 
     @property
-    def inputs(self) -> tuple[Spec, ...]:
-        return self.dataset.inputs
-
-    @property
-    def targets(self) -> tuple[Spec, ...]:
-        return self.dataset.targets
-
-    @property
-    def classes(self) -> int:
-        return self.dataset.classes
-
-    @property
     def bytes_read(self) -> int:
         return bytes_read(self.dataset)
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        return skipped(self.dataset)
 
 
 def bytes_read(dataset: Dataset) -> int:
@@ -101,3 +96,30 @@ def skipped(dataset: Dataset) -> tuple[str, ...]:
 def full_box(spec: Spec) -> Box:
     """All the pixels of a sample."""
     return tuple((0, size) for size in spec.pixels)
+
+
+def chosen(samples: int, split: str, fraction: float, seed: int) -> NDArray[np.int64]:
+    """The samples of a split, rising. The two splits share none and make up the whole."""
+    if split not in SPLITS:
+        raise ValueError(f"{split!r} is not a split: use {' or '.join(SPLITS)}")
+    if not 0 <= fraction < 1:
+        raise ValueError(f"an evaluation fraction of {fraction} is not in [0, 1): use e.g. 0.1")
+    kept = int(samples * fraction)
+    if fraction and not kept:
+        kept = min(1, samples - 1)  # a small set still has something to evaluate on, and to train on
+    if split == EVALUATION and not kept:
+        raise ValueError(
+            f"nothing is left for evaluation of {samples} samples with a fraction of {fraction}: "
+            f"bring more data, raise the fraction, or evaluate on nothing (--evaluation-fraction 0)"
+        )
+    order = chance.permutation(samples, seed, _SPLIT)
+    return np.sort(order[:kept] if split == EVALUATION else order[kept:])
+
+
+def further(samples: int, fraction: float) -> int:
+    """How many samples are generated for evaluation, beside `samples` to train on."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"an evaluation fraction of {fraction} is not in [0, 1): use e.g. 0.1")
+    if samples < 1:
+        raise ValueError(f"samples = {samples} is below 1: use 1 or more")
+    return max(1, int(samples * fraction))

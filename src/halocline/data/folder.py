@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from halocline.data.dataset import EVALUATION, TRAIN
 from halocline.data.picture import SUFFIXES, is_picture
-from halocline.data.split import EVALUATION, TRAIN
 
 SPLIT_FOLDERS = {TRAIN: ("train", "training"), EVALUATION: ("val", "valid", "validation", "evaluation", "test")}
 IMAGES, MASKS = "images", "masks"

@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from halocline.data.augment import Augment
+from halocline.data.augment import Augment, centred
 from halocline.data.dataset import IGNORED, INPUT, TARGET, Spec, full_box
-from halocline.data.view import centred
 from halocline.tiling.boxes import Box, clip, contains, is_empty, shape, slices
 
 
@@ -64,9 +63,9 @@ class Images:
         seed: int = 0,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
-        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.source = source
+        self.classes, self.skipped = source.classes, source.skipped
         self.image = image
         self.augment = augment
         self.seed = seed
@@ -75,20 +74,12 @@ class Images:
         self._std = _per_channel("std", std, source.channels)
         if self._std is not None and not (self._std > 0).all():
             raise ValueError(f"std {tuple(std or ())} has a value that is not above 0: leave it out to divide by 1")
-        self.inputs = (Spec((source.channels, *image), dtype),)
+        self.inputs = (Spec((source.channels, *image)),)
         self.targets = (Spec(image if segmentation else (), torch.int64),)
-
-    @property
-    def classes(self) -> int:
-        return self.source.classes
 
     @property
     def bytes_read(self) -> int:
         return self.source.bytes_read
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        return self.source.skipped
 
     def __len__(self) -> int:
         return len(self.source)

@@ -15,14 +15,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from halocline.data.dataset import INPUT, TARGET, Dataset, Spec, bytes_read
-from halocline.data.sampler import Batch, Sampler
+from halocline.data.sampler import DealtBatch, Sampler
 from halocline.tiling.boxes import Box, is_empty, shape
+
+PREFETCH = 2
+"""Steps that each worker reads ahead."""
 
 Piece: TypeAlias = tuple[Box, Tensor]
 """A box of a batch, samples first, e.g. over (N, C, H, W), and what is in it."""
 
 
-class Reads(Protocol):
+class WantedBoxes(Protocol):
     """Which boxes of a batch one process needs: for each tensor a list, in the coordinates of the whole batch."""
 
     @property
@@ -36,7 +39,7 @@ class Reads(Protocol):
 class Step:
     """One batch, as far as it was asked for."""
 
-    batch: Batch
+    batch: DealtBatch
     inputs: list[list[Piece]]
     """For each input tensor its pieces; none where this process needs none."""
     targets: list[list[Piece]]
@@ -57,7 +60,7 @@ class Step:
 
 
 class _Job(NamedTuple):
-    batch: Batch
+    batch: DealtBatch
     inputs: tuple[tuple[Box, ...], ...]
     targets: tuple[tuple[Box, ...], ...]
 
@@ -72,17 +75,14 @@ class Loader:
         self,
         dataset: Dataset,
         sampler: Sampler,
-        reads: Callable[[int], Reads],
+        reads: Callable[[int], WantedBoxes],
         *,
         workers: int = 0,
-        prefetch: int = 2,
         across_epochs: bool = True,
         pin: bool = False,
     ) -> None:
         if workers < 0:
             raise ValueError(f"{workers} workers cannot read: use 0 to read in the training process, or more")
-        if prefetch < 1:
-            raise ValueError(f"prefetch = {prefetch} steps per worker is below 1: use 1 or more")
         self.sampler = sampler
         self.bytes_read = 0
         """From files, for all steps handed out."""
@@ -96,7 +96,7 @@ class Loader:
             sampler=self._jobs,
             collate_fn=_as_is,
             num_workers=workers,
-            prefetch_factor=prefetch if workers else None,
+            prefetch_factor=PREFETCH if workers else None,
             persistent_workers=workers > 0,
             worker_init_fn=_be_a_worker,
             # Starting a fresh interpreter per worker costs seconds; workers touch no GPU, so a fork is safe.
@@ -139,7 +139,7 @@ class Loader:
 class _Jobs:
     """What is to be read, in order, from where the sampler stands."""
 
-    def __init__(self, sampler: Sampler, reads: Callable[[int], Reads], across_epochs: bool) -> None:
+    def __init__(self, sampler: Sampler, reads: Callable[[int], WantedBoxes], across_epochs: bool) -> None:
         self.sampler = sampler
         self.reads = reads
         self.across_epochs = across_epochs
@@ -174,7 +174,7 @@ class _Fetcher(torch.utils.data.Dataset["Step | Exception"]):
         return Step(job.batch, inputs, targets, bytes_read(self.dataset) - before)
 
     def _tensors(
-        self, what: str, specs: tuple[Spec, ...], boxes: tuple[tuple[Box, ...], ...], batch: Batch
+        self, what: str, specs: tuple[Spec, ...], boxes: tuple[tuple[Box, ...], ...], batch: DealtBatch
     ) -> list[list[Piece]]:
         if boxes and len(boxes) != len(specs):
             raise ValueError(
@@ -187,7 +187,7 @@ class _Fetcher(torch.utils.data.Dataset["Step | Exception"]):
             for part, (spec, wanted) in enumerate(zip(specs, asked))
         ]
 
-    def _piece(self, what: str, part: int, spec: Spec, box: Box, batch: Batch) -> Tensor:
+    def _piece(self, what: str, part: int, spec: Spec, box: Box, batch: DealtBatch) -> Tensor:
         if len(box) != 1 + len(spec.shape):
             raise ValueError(
                 f"box {box} does not fit {what}s of shape {spec.shape} per sample: it needs one interval for the "

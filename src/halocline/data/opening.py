@@ -5,29 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-import torch
-
 from halocline.data.augment import Augment
 from halocline.data.cifar import CHANNELS, CLASSES, SIDE, Cifar, find_files
-from halocline.data.corpus import open_corpus
-from halocline.data.dataset import Dataset, Subset
+from halocline.data.dataset import SPLITS, TRAIN, Dataset, Subset, chosen, further
 from halocline.data.files import STOP, Files
 from halocline.data.folder import list_classes, list_masks
+from halocline.data.generated import Lesions, Synthetic
 from halocline.data.images import Images, Source
-from halocline.data.lesion import Lesions
-from halocline.data.special import OBJECTIVES
-from halocline.data.split import SPLITS, TRAIN, chosen, further
-from halocline.data.synthetic import Synthetic
+from halocline.data.objective import OBJECTIVES
+from halocline.data.text import open_corpus
 
 FOLDER, CIFAR, SYNTHETIC, LESION = "folder", "cifar", "synthetic", "lesion"
-APPS: dict[int, str] = {1: FOLDER, 2: CIFAR, 3: SYNTHETIC, 4: LESION}
-"""The numbers of `--app`."""
+KINDS = (FOLDER, CIFAR, SYNTHETIC, LESION)
 
 CLASSIFICATION, SEGMENTATION = "classification", "segmentation"
 
 
 def open_dataset(
-    app: int | str,
+    kind: str,
     datapath: str | Path | None = None,
     *,
     task: str = CLASSIFICATION,
@@ -45,40 +40,36 @@ def open_dataset(
     std: Sequence[float] | None = None,
     augment: Augment | None = None,
     sequence: int = 0,
-    vocabulary: int | None = None,
     tokenizer: str | Path | None = None,
-    objective: str | None = None,
-    dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
     """The training or the evaluation split of some data.
 
-    `app` is 1 or "folder" (images, or text, at `datapath`), 2 or "cifar", 3 or "synthetic", 4 or "lesion". Data that is
-    not split already is split by chance, `evaluation_fraction` of it for evaluation; generated data has `samples` for
-    training and that fraction more for evaluation. Only training images are augmented. `task` says what a sample is:
-    an image with a class, an image with a mask, or tokens (`sequence` of them) with an objective.
+    `kind` is folder (images, or text, at `datapath`), cifar, synthetic or lesion. Data that is not split already is
+    split by chance, `evaluation_fraction` of it for evaluation; generated data has `samples` for training and that
+    fraction more for evaluation. Only training images are augmented. `task` says what a sample is: an image with a
+    class, an image with a mask, or tokens (`sequence` of them) with an objective.
     """
-    name = APPS.get(app, app) if isinstance(app, int) else app
-    if name not in APPS.values():
-        raise ValueError(f"app = {app} is not known: use {', '.join(f'{n} ({word})' for n, word in APPS.items())}")
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} is not a kind of data: use {', '.join(KINDS)}")
     if split not in SPLITS:
         raise ValueError(f"{split!r} is not a split: use {' or '.join(SPLITS)}")
     total = samples + further(samples, evaluation_fraction)
     generated = range(samples) if split == TRAIN else range(samples, total)
     if task in OBJECTIVES:
-        if name not in (FOLDER, SYNTHETIC):
-            raise ValueError(f"{name} data is images, and {task} is asked of tokens: use folder or synthetic")
+        if kind not in (FOLDER, SYNTHETIC):
+            raise ValueError(f"{kind} data is images, and {task} is asked of tokens: use folder or synthetic")
         texts, is_split = open_corpus(
-            None if name == SYNTHETIC else _given(datapath),
-            objective=objective or task,
+            None if kind == SYNTHETIC else _given(datapath),
+            objective=task,
             sequence=sequence,
-            vocabulary=vocabulary or classes,
+            vocabulary=classes,
             tokenizer=tokenizer,
             split=split,
             samples=total,
             seed=seed,
         )
-        if name == SYNTHETIC:
+        if kind == SYNTHETIC:
             return Subset(texts, generated)
         return texts if is_split else Subset(texts, chosen(len(texts), split, evaluation_fraction, seed).tolist())
     if task not in (CLASSIFICATION, SEGMENTATION):
@@ -87,7 +78,7 @@ def open_dataset(
     change = augment if split == TRAIN else None
     is_split = False
     source: Source
-    if name == FOLDER:
+    if kind == FOLDER:
         root = _given(datapath)
         listing, is_split = list_masks(root, split) if segmentation else list_classes(root, split)
         source = Files(
@@ -102,12 +93,12 @@ def open_dataset(
             progress=progress,
         )
         image = source.image
-    elif name == CIFAR:
+    elif kind == CIFAR:
         paths, is_split = find_files(_given(datapath), split)
         source = Cifar(paths)
         _check_cifar(segmentation, channels, classes, image)
         image = image or (SIDE, SIDE)
-    elif name == SYNTHETIC:
+    elif kind == SYNTHETIC:
         image = image or (32, 32)
         source = Synthetic(total, image, channels, classes, seed, segmentation)
     else:
@@ -118,10 +109,8 @@ def open_dataset(
         image = image or (512, 512)
         source = Lesions(total, image, channels, classes, seed, segmentation)
     assert image is not None
-    images = Images(
-        source, image=image, segmentation=segmentation, augment=change, seed=seed, mean=mean, std=std, dtype=dtype
-    )
-    if name in (SYNTHETIC, LESION):
+    images = Images(source, image=image, segmentation=segmentation, augment=change, seed=seed, mean=mean, std=std)
+    if kind in (SYNTHETIC, LESION):
         return Subset(images, generated)
     return images if is_split else Subset(images, chosen(len(images), split, evaluation_fraction, seed).tolist())
 

@@ -15,7 +15,7 @@ from halocline.data import chance
 (_ORDER,) = chance.purposes("sampler", 1)
 
 
-class Batch(NamedTuple):
+class DealtBatch(NamedTuple):
     """The samples of one step."""
 
     epoch: int
@@ -61,7 +61,7 @@ class Sampler:
             self._order = ((self.seed, epoch), order)
         return self._order[1]
 
-    def upcoming(self) -> Iterator[Batch]:
+    def upcoming(self) -> Iterator[DealtBatch]:
         """The batches from here on, without end. Looking ahead does not move the position."""
         epoch, position = self.epoch, self.position
         while True:
@@ -69,7 +69,7 @@ class Sampler:
                 epoch, position = epoch + 1, 0
             count = self._rest(position)
             taken = self.order(epoch)[position : position + count]
-            yield Batch(epoch, position, tuple(taken.tolist()))
+            yield DealtBatch(epoch, position, tuple(taken.tolist()))
             position += count
 
     def _rest(self, position: int) -> int:
@@ -77,11 +77,12 @@ class Sampler:
         left = self.samples - position
         return 0 if self.drop_last and left < self.batch else min(left, self.batch)
 
-    def advance(self, batch: Batch) -> None:
+    def advance(self, batch: DealtBatch) -> None:
         """Moves the position behind a batch that was handed out."""
-        self.epoch, self.position = batch.epoch, batch.position + len(batch.samples)
-        if self._rest(self.position) == 0:
-            self.epoch, self.position = self.epoch + 1, 0
+        self._stand(batch.epoch, batch.position + len(batch.samples))
+
+    def _stand(self, epoch: int, position: int) -> None:
+        self.epoch, self.position = (epoch, position) if self._rest(position) else (epoch + 1, 0)
 
     def state(self) -> dict[str, int]:
         """What `load` needs to go on here."""
@@ -99,6 +100,5 @@ class Sampler:
             )
         if not (0 <= state["position"] <= self.samples and state["epoch"] >= 0):
             raise ValueError(f"position {state['position']} of epoch {state['epoch']} is not in {self.samples} samples")
-        self.epoch, self.position, self.seed = int(state["epoch"]), int(state["position"]), int(state["seed"])
-        if self._rest(self.position) == 0:
-            self.epoch, self.position = self.epoch + 1, 0
+        self.seed = int(state["seed"])
+        self._stand(int(state["epoch"]), int(state["position"]))

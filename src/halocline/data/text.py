@@ -1,25 +1,167 @@
-"""Plain text files as windows of tokens: bytes as they are, or through a tokenizer file; `.npy` files hold tokens
-already. Knows nothing of what the tokens are used for.
+"""Token sequences as a language model takes them, with an objective's targets: windows of plain text files, as bytes or
+through a tokenizer file (`.npy` files hold tokens already), or generated ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from halocline.data import chance
+from halocline.data.dataset import EVALUATION, INPUT, TARGET, TRAIN, Spec
 from halocline.data.folder import SPLIT_FOLDERS
-from halocline.data.objective import Tokens
+from halocline.data.objective import (
+    CAUSAL,
+    MASKED,
+    OBJECTIVES,
+    SPANS,
+    Specials,
+    Tokens,
+    causal,
+    masked,
+    placed_above,
+    span_length,
+    spans,
+    specials_of,
+)
 from halocline.data.picture import BadFile, MissingExtra
-from halocline.data.split import EVALUATION, TRAIN
+from halocline.tiling.boxes import Box
 
 BYTES = 256
 SUFFIXES = (".txt", ".text", ".md", ".npy")
 _LINES = 2048
 """Lines that go to a tokenizer at once."""
+DISTINCT = 64
+"""Ordinary tokens of generated sequences: few enough for their rule to be learnt soon."""
+
+_TOKENS, _JUMPS, _DRAW = chance.purposes("tokens", 3)
+
+
+def open_corpus(
+    root: Path | None,
+    *,
+    objective: str,
+    sequence: int,
+    vocabulary: int,
+    tokenizer: str | Path | None = None,
+    split: str,
+    samples: int,
+    seed: int,
+) -> tuple[Sequences, bool]:
+    """The sequences of the text at `root`, or `samples` generated ones where that is None, and whether the text is
+    split already."""
+    if objective not in OBJECTIVES:
+        raise ValueError(f"{objective!r} is not an objective: use {', '.join(OBJECTIVES)}")
+    source: TokenSource
+    is_split = False
+    if root is None:
+        ordinary = min(DISTINCT, {CAUSAL: vocabulary, MASKED: vocabulary - 1, SPANS: vocabulary // 2}[objective])
+        specials = placed_above(max(2, ordinary), objective, vocabulary, "generated text")
+        length, _ = _window(objective, sequence, specials)
+        source = SyntheticTokens(samples, length, specials.ordinary, seed)
+    else:
+        paths, is_split = text_files(root, split)
+        encoder = None if tokenizer is None else load_tokenizer(tokenizer)
+        if encoder is None:
+            specials = placed_above(BYTES, objective, vocabulary, "text as bytes")
+        else:
+            specials = specials_of(encoder, objective, vocabulary)
+        source = TextWindows(paths, *_window(objective, sequence, specials), encoder, vocabulary)
+    return Sequences(
+        source, specials, objective=objective, sequence=sequence, vocabulary=vocabulary, seed=seed
+    ), is_split
+
+
+def _window(objective: str, sequence: int, specials: Specials) -> tuple[int, int]:
+    """How many tokens of a text make a sample, and how many of them are not in the next one too."""
+    shortest = 8 if objective == SPANS else 1
+    if sequence < shortest:
+        raise ValueError(f"a sequence of {sequence} tokens is too short for {objective}: use {shortest} or more")
+    if objective == CAUSAL:
+        return sequence + 1, sequence
+    if objective == SPANS:
+        length = span_length(sequence, len(specials.sentinels))
+        return length, length
+    return sequence, sequence
+
+
+class TokenSource(Protocol):
+    """Windows of tokens, all of one length."""
+
+    def __len__(self) -> int: ...
+
+    def tokens(self, sample: int) -> Tokens: ...
+
+
+@dataclass(frozen=True)
+class SyntheticTokens:
+    """Generated sequences with a rule to learn: each token follows from the one before, but one in ten is of chance."""
+
+    samples: int
+    length: int
+    ordinary: int
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def tokens(self, sample: int) -> Tokens:
+        places = np.arange(self.length)
+        drawn = chance.words(chance.key(self.seed, _TOKENS, sample), places) % np.uint64(self.ordinary)
+        jumps = chance.words(chance.key(self.seed, _JUMPS, sample), places) % np.uint64(10) == 0
+        jumps[0] = True
+        last = np.maximum.accumulate(np.where(jumps, places, 0))
+        return (drawn[last].astype(np.int64) + 7 * (places - last)) % self.ordinary
+
+
+class Sequences:
+    """A dataset of tokens. Inputs and targets have `sequence` tokens (with spans, encoder and decoder have)."""
+
+    def __init__(
+        self, source: TokenSource, specials: Specials, *, objective: str, sequence: int, vocabulary: int, seed: int = 0
+    ) -> None:
+        self.source = source
+        self.specials = specials
+        self.objective = objective
+        self.sequence = sequence
+        self.seed = seed
+        self.classes = vocabulary
+        spec = Spec((sequence,), torch.int64)
+        self.inputs = (spec, spec) if objective == SPANS else (spec,)
+        self.targets = (spec,)
+
+    @property
+    def bytes_read(self) -> int:
+        return getattr(self.source, "bytes_read", 0)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, sample: int, what: str, box: Box | None = None, *, part: int = 0, epoch: int = 0) -> Tensor:
+        tokens = self.source.tokens(sample)
+        draw = chance.key(self.seed, _DRAW, epoch, sample)
+        inputs: list[Tokens]
+        if self.objective == CAUSAL:
+            *inputs, target = causal(tokens)
+        elif self.objective == MASKED:
+            *inputs, target = masked(tokens, self.specials, draw)
+        else:
+            *inputs, target = spans(tokens, self.specials, draw, self.sequence, self.sequence)
+        tensors = {INPUT: inputs, TARGET: [target]}
+        if part >= len(tensors.get(what, [])):
+            raise ValueError(f"a sample has {len(inputs)} inputs and one target, not {what} {part}")
+        (start, stop) = box[0] if box else (0, self.sequence)
+        return torch.from_numpy(np.ascontiguousarray(tensors[what][part][start:stop]))
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
 
 
 class TextWindows:

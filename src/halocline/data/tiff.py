@@ -6,7 +6,9 @@ Legend: a *segment* is a tile or a strip; a *plane* is a page that holds one cha
 
 from __future__ import annotations
 
+import io
 import math
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +16,6 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from halocline.data.counting import CountingFile
 from halocline.data.picture import BadFile, MissingExtra, naming
 from halocline.tiling.boxes import Box, intersect, shape, slices
 
@@ -194,3 +195,54 @@ class TiffPicture:
 
     def close(self) -> None:
         self._file.close()
+
+
+class CountingFile(io.RawIOBase):
+    """A file that counts the bytes read from it. Its position is its own, not the operating system's, so that worker
+    processes that were started with the file open do not move each other's."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.name = path
+        self.size = os.stat(path).st_size
+        self.count = 0
+        """Bytes read so far."""
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        self._position = start + offset
+        return self._position
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """`count` bytes from `offset` on; fewer is an error."""
+        data = b""
+        while len(data) < count:
+            more = os.pread(self._descriptor, count - len(data), offset + len(data))
+            if not more:
+                raise EOFError(f"the file ends {count - len(data)} bytes early")
+            data = data + more if data else more
+        self.count += len(data)
+        return data
+
+    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def, override]
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), max(0, self.size - self._position))
+        view[:count] = self.read_at(self._position, count)
+        self._position += count
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()

@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from halocline.models.classifier import classifier
-from halocline.models.convolution import convolution
 from halocline.models.model import Model
+from halocline.models.resnet import classifier, convolution
 
 Edge = tuple[int, str]
 """A state and the operation on it. State 0 is `now`, state 1 `before`, state 2 the first new one, and so on."""

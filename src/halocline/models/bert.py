@@ -16,33 +16,27 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from halocline.models.attention import SelfAttention, head_features
-from halocline.models.feed_forward import FeedForward
-from halocline.models.initial import Embedding, Linear
+from halocline.models.losses import token_loss
 from halocline.models.model import MASKED, Model
-from halocline.models.split import SEQUENCE, VOCABULARY
-from halocline.models.token_loss import token_loss
+from halocline.models.transformer import (
+    SEQUENCE,
+    VOCABULARY,
+    Embedding,
+    FeedForward,
+    Linear,
+    SelfAttention,
+    Sizes,
+)
 
 
 @dataclass(frozen=True)
-class Bert:
+class Bert(Sizes):
     """The sizes of a BERT."""
 
-    layers: int
-    hidden: int
-    heads: int
-    vocab: int
     positions: int
     types: int
     ff: int
-    tied: bool
     padding: int
-    dropout: float
-    attention_dropout: float
-    eps: float
-
-    def __post_init__(self) -> None:
-        head_features(self.hidden, self.heads)
 
 
 def bert(
@@ -67,20 +61,9 @@ def bert(
     positions = seq if positions is None else positions
     if seq > positions:
         raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
-    a = Bert(
-        layers,
-        hidden,
-        heads,
-        vocab,
-        positions,
-        types,
-        4 * hidden if ff is None else ff,
-        tied,
-        padding,
-        dropout,
-        dropout if attention_dropout is None else attention_dropout,
-        eps,
-    )
+    ff = 4 * hidden if ff is None else ff
+    attention_dropout = dropout if attention_dropout is None else attention_dropout
+    a = Bert(layers, hidden, heads, vocab, tied, dropout, attention_dropout, eps, positions, types, ff, padding)
     made: list[Callable[[], nn.Module]] = [
         partial(Embeddings, a),
         *[partial(BertBlock, a)] * layers,

@@ -11,29 +11,15 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from halocline.models.attention import SelfAttention, head_features
-from halocline.models.feed_forward import FeedForward
 from halocline.models.gpt import LOGITS, TOKENS, GptBlock, GptHead, GptTokens
+from halocline.models.losses import token_loss
 from halocline.models.model import CAUSAL, Model
-from halocline.models.position_bias import Alibi
-from halocline.models.token_loss import token_loss
+from halocline.models.transformer import Alibi, FeedForward, SelfAttention, Sizes
 
 
 @dataclass(frozen=True)
-class Bloom:
+class Bloom(Sizes):
     """The sizes of a Bloom; its feed-forward part is 4 x hidden wide."""
-
-    layers: int
-    hidden: int
-    heads: int
-    vocab: int
-    tied: bool
-    dropout: float
-    attention_dropout: float
-    eps: float
-
-    def __post_init__(self) -> None:
-        head_features(self.hidden, self.heads)
 
 
 def bloom(

@@ -1,15 +1,13 @@
-"""How large a model is: its parameters, and what one training sample makes each layer keep for the backward. Found by
-running the layers on tensors without data, so that neither memory nor time grows with the model or the image.
-
-Counts a storage once, in the layer that first keeps it; parameters and buffers are not activations. In float32; neither
-the loss is counted nor what a layer needs only while it runs.
+"""What can be said of a model by running its layers on tensors without data, so that neither memory nor time grows with
+the model or the image: `count` its parameters and what a sample makes each layer keep for the backward, the `work` that
+each layer does, and what its last layer has for an `answer`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +19,20 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from halocline.models.model import Layer, Model
-from halocline.models.tensors import tensors_of
+
+_SAMPLES = 2
+"""BatchNorm in training refuses one sample of one pixel."""
+
+# -- parameters and activations ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LayerCount:
-    """One layer."""
+    """What one layer has and keeps."""
 
     name: str
     parameters: int
@@ -51,7 +55,11 @@ class Count:
 
 
 def count(model: Model, image: tuple[int, int] | None = None, activations: bool = True) -> Count:
-    """Parameters, and activation bytes of one sample at an image size (left out: the model's own) or its sequence."""
+    """Parameters, and activation bytes of one sample at an image size (left out: the model's own) or its sequence.
+
+    Counts a storage once, in the layer that first keeps it; parameters and buffers are not activations. In float32;
+    neither the loss is counted nor what a layer needs only while it runs.
+    """
     # Fake tensors know which kernels a real device would choose, and with them what is kept; to count parameters the
     # meta device is enough, and quicker.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -101,8 +109,7 @@ def _activations(
     try:
         return [*_kept(model, layers, states, image, samples=1)]
     except _OneValue:
-        # BatchNorm in training refuses one sample of one pixel. Two samples keep twice as much.
-        return [-(-size // 2) for size in _kept(model, layers, states, image, samples=2)]
+        return [-(-size // _SAMPLES) for size in _kept(model, layers, states, image, _SAMPLES)]
 
 
 class _OneValue(Exception):
@@ -111,7 +118,7 @@ class _OneValue(Exception):
 
 def _state(layer: nn.Module, mode: FakeTensorMode) -> dict[str, Tensor]:
     """Parameters and buffers without data, also of a layer that was built with data."""
-    return {key: t if isinstance(t, FakeTensor) else mode.from_tensor(t) for key, t in tensors_of(layer)}
+    return {key: t if isinstance(t, FakeTensor) else mode.from_tensor(t) for key, t in _tensors_of(layer)}
 
 
 def _kept(
@@ -138,7 +145,7 @@ def _kept(
         return tensor
 
     inputs = [torch.empty(t.shape, dtype=t.dtype) for t in model.inputs(samples, image)]
-    value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
+    value = _given(inputs)
     for (name, layer), state in zip(layers, states):
         found = 0
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -155,3 +162,85 @@ def _kept(
                     f"image size, or leave its activation memory out"
                 ) from error
         yield found
+
+
+# -- work ----------------------------------------------------------------------------------------------------------
+
+
+class LayerWork(NamedTuple):
+    """What one layer has, does and hands on, for one sample."""
+
+    parameters: int
+    """Of a tied parameter each layer has its own copy."""
+    flops: int
+    output_bytes: int
+    """In float32."""
+
+
+def work(model: Model, image: tuple[int, ...] | None = None) -> tuple[LayerWork, ...]:
+    """Of each layer, at an image size (left out: the model's own) or its sequence.
+
+    Operations are those of matrix products and convolutions (a multiplication and an addition are two), which are
+    nearly all; a backward takes twice as many.
+    """
+    value = _given(model.inputs(_SAMPLES, None if image is None else (image[0], image[1])))
+    found = []
+    with torch.device("meta"), torch.no_grad():
+        for number, layer in enumerate(model.layers):
+            module = _build(layer)
+            with FlopCounterMode(display=False) as counter:
+                try:
+                    value = _on_meta(module, value)
+                except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
+                    raise ValueError(
+                        f"layer {number} of {model.name} cannot be run without data ({' '.join(str(error).split())}), "
+                        f"so its operations cannot be counted: use a partition method that does not need them"
+                    ) from error
+            handed_on = sum(t.numel() * t.element_size() for t in tree_leaves(value) if isinstance(t, Tensor))
+            parameters = sum(parameter.numel() for parameter in module.parameters())
+            found.append(LayerWork(parameters, counter.get_total_flops() // _SAMPLES, handed_on // _SAMPLES))
+    return tuple(found)
+
+
+# -- the answer ----------------------------------------------------------------------------------------------------
+
+
+def answer(model: Model, image: tuple[int, int] | None = None) -> Any:
+    """What the last layer returns for two samples; None where the layers cannot run without data, or not on images of
+    this size (left out: the model's own)."""
+    value = _given(model.inputs(_SAMPLES, image))
+    try:
+        with torch.device("meta"), torch.no_grad():
+            for layer in model.layers:
+                value = _on_meta(_build(layer), value)
+    except Exception:  # a layer of anyone's may raise anything; on data it will say so itself
+        return None
+    return value
+
+
+def shape_of(value: Any) -> str:
+    """In words, for messages."""
+    if isinstance(value, Tensor):
+        return " x ".join(map(str, value.shape[1:])) or "one number"
+    return f"a {type(value).__name__}"
+
+
+# -- running without data ------------------------------------------------------------------------------------------
+
+
+def _given(inputs: Sequence[Tensor]) -> Any:
+    """What the first layer takes."""
+    return inputs[0] if len(inputs) == 1 else tuple(inputs)
+
+
+def _on_meta(module: nn.Module, value: Any) -> Any:
+    state = {name: t.to("meta") for name, t in _tensors_of(module)}
+    return functional_call(module, state, (value,), tie_weights=False)
+
+
+def _tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers, those of a module that has two names under the first of them: functional_call exchanges
+    tensors name by name, and puts none back that it has exchanged twice."""
+    for path, part in module.named_modules():
+        yield from part.named_parameters(path, recurse=False)
+        yield from part.named_buffers(path, recurse=False)

@@ -14,31 +14,26 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from halocline.models.attention import SelfAttention, head_features
-from halocline.models.feed_forward import FeedForward
-from halocline.models.initial import STD, Embedding, Linear
+from halocline.models.losses import token_loss
 from halocline.models.model import CAUSAL, Model
-from halocline.models.split import SEQUENCE, VOCABULARY
-from halocline.models.token_loss import token_loss
+from halocline.models.transformer import (
+    SEQUENCE,
+    STD,
+    VOCABULARY,
+    Embedding,
+    FeedForward,
+    Linear,
+    SelfAttention,
+    Sizes,
+)
 
 
 @dataclass(frozen=True)
-class Gpt:
+class Gpt(Sizes):
     """The sizes of a GPT."""
 
-    layers: int
-    hidden: int
-    heads: int
-    vocab: int
     positions: int
     ff: int
-    tied: bool
-    dropout: float
-    attention_dropout: float
-    eps: float
-
-    def __post_init__(self) -> None:
-        head_features(self.hidden, self.heads)
 
     @property
     def residual_std(self) -> float:
@@ -65,18 +60,9 @@ def gpt(
     positions = seq if positions is None else positions
     if seq > positions:
         raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
-    a = Gpt(
-        layers,
-        hidden,
-        heads,
-        vocab,
-        positions,
-        4 * hidden if ff is None else ff,
-        tied,
-        dropout,
-        dropout if attention_dropout is None else attention_dropout,
-        eps,
-    )
+    ff = 4 * hidden if ff is None else ff
+    attention_dropout = dropout if attention_dropout is None else attention_dropout
+    a = Gpt(layers, hidden, heads, vocab, tied, dropout, attention_dropout, eps, positions, ff)
     made: list[Callable[[], nn.Module]] = [
         partial(GptTokens, vocab, hidden),
         partial(Positions, positions, hidden, dropout),

@@ -25,7 +25,6 @@ Layer = nn.Module | Callable[[], nn.Module]
 
 CLASSIFICATION, SEGMENTATION = "classification", "segmentation"
 CAUSAL, MASKED, SPANS = "causal", "masked", "spans"
-TASKS = (CLASSIFICATION, SEGMENTATION, CAUSAL, MASKED, SPANS)
 """What a model is for, which says what data it takes: images with a class each, images with a class per pixel, tokens
 that predict the next, tokens some of which are hidden, and tokens with spans cut out (encoder and decoder)."""
 

@@ -18,13 +18,18 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from halocline.models.attention import Attention, head_features
-from halocline.models.feed_forward import FeedForward
-from halocline.models.initial import Embedding, Linear
+from halocline.models.losses import token_loss
 from halocline.models.model import SPANS, Model
-from halocline.models.position_bias import RelativePositions
-from halocline.models.split import SEQUENCE, VOCABULARY
-from halocline.models.token_loss import token_loss
+from halocline.models.transformer import (
+    SEQUENCE,
+    VOCABULARY,
+    Attention,
+    Embedding,
+    FeedForward,
+    Linear,
+    RelativePositions,
+    head_features,
+)
 
 States = tuple[Tensor, Tensor]
 """Of the encoder and of the decoder."""
@@ -91,21 +96,11 @@ def t5(
     head by the root of hidden (default: if it is `tied` to the token table).
     """
     decoder_layers = layers if decoder_layers is None else decoder_layers
+    kv = head_features(hidden, heads, wide) if kv is None else kv
+    ff = 4 * wide * hidden if ff is None else ff
+    scaled = tied if scaled is None else scaled
     a = T5(
-        layers,
-        decoder_layers,
-        hidden,
-        heads,
-        head_features(hidden, heads, wide) if kv is None else kv,
-        4 * wide * hidden if ff is None else ff,
-        vocab,
-        buckets,
-        furthest,
-        activation,
-        tied,
-        tied if scaled is None else scaled,
-        dropout,
-        eps,
+        layers, decoder_layers, hidden, heads, kv, ff, vocab, buckets, furthest, activation, tied, scaled, dropout, eps
     )
     decoder: list[Callable[[], nn.Module]] = [partial(DecoderSelf, a), partial(DecoderCross, a)]
     made: list[Callable[[], nn.Module]] = [

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from halocline.models.losses import SegmentationLoss
 from halocline.models.model import SEGMENTATION, Model
-from halocline.models.segmentation_loss import SegmentationLoss
 
 Norm = Callable[[int], nn.Module]
 Handed = Tensor | tuple[Tensor, ...]

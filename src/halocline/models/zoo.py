@@ -9,8 +9,6 @@ import difflib
 import re
 from typing import Any, NamedTuple
 
-from halocline.models.depth import blocks_of
-
 
 class Entry(NamedTuple):
     """A line of the table."""
@@ -25,7 +23,7 @@ class Entry(NamedTuple):
 
 _BERT, _GPT = "halocline.models.bert:bert", "halocline.models.gpt:gpt"
 _T5, _BLOOM = "halocline.models.t5:t5", "halocline.models.bloom:bloom"
-_RESNET = "halocline.models.imagenet_resnet:imagenet_resnet"
+_RESNET = "halocline.models.resnet:imagenet_resnet"
 
 ZOO: dict[str, Entry] = {
     "small-cnn": Entry("halocline.models.small:small_cnn"),
@@ -74,6 +72,10 @@ ZOO: dict[str, Entry] = {
 }
 
 
+_STEP = {1: 6, 2: 9}
+"""Version of a CIFAR ResNet -> what a block in each of the three groups adds to the depth."""
+
+
 def find(name: str) -> Entry:
     """A model of the table, or one that stands elsewhere, given as `package.module:callable`."""
     if name in ZOO:
@@ -88,3 +90,14 @@ def find(name: str) -> Entry:
     near = difflib.get_close_matches(name, ZOO, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "halocline models lists them; or write package.module:callable"
     raise ValueError(f"{name!r} is not a model: {hint}")
+
+
+def blocks_of(version: int, depth: int) -> int:
+    """The blocks in each of the three groups: n of a depth of 6n+2 (v1) or 9n+2 (v2)."""
+    step = _STEP[version]
+    n, rest = divmod(depth - 2, step)
+    if n < 1 or rest:
+        below = max(1, n)
+        near = f"{below * step + 2}" + (f" or {(below + 1) * step + 2}" if n >= 1 else "")
+        raise ValueError(f"a ResNet v{version} of depth {depth} does not exist: its depth is {step}n+2; use {near}")
+    return n

@@ -11,6 +11,7 @@ ranks of a group keep their order, so that a rank which has a stage in both pipe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -115,11 +116,7 @@ class Layout:
         """The groups of global ranks that each hold all shards of a stage between them, ordered by shard."""
         degree = self.plan.stages[stage].tensor
         groups = {
-            team[first : first + degree]
-            for replica in range(self.plan.replicas)
-            for pipe in range(self.plan.pipes)
-            for team in (self.team(pipe, stage, replica),)
-            for first in range(0, len(team), degree)
+            team[first : first + degree] for team in self._every_team(stage) for first in range(0, len(team), degree)
         }
         return tuple(sorted(groups))
 
@@ -127,13 +124,12 @@ class Layout:
         """The global ranks that hold a copy of a stage's parameters (its shard `tensor`), ascending: their gradients
         are summed. Tiles, lanes, the mirrored pipe and the replicas all share."""
         degree = self.plan.stages[stage].tensor
-        ranks = {
-            rank
-            for replica in range(self.plan.replicas)
-            for pipe in range(self.plan.pipes)
-            for rank in self.team(pipe, stage, replica)[tensor::degree]
-        }
-        return tuple(sorted(ranks))
+        return tuple(sorted({rank for team in self._every_team(stage) for rank in team[tensor::degree]}))
+
+    def _every_team(self, stage: int) -> Iterator[tuple[int, ...]]:
+        """A stage's teams in all pipes and replicas."""
+        for replica, pipe in product(range(self.plan.replicas), range(self.plan.pipes)):
+            yield self.team(pipe, stage, replica)
 
     def reduces(self, stage: int) -> bool:
         """Whether a stage's gradients have to be summed over ranks."""

@@ -14,16 +14,7 @@ from halocline.plan.require import require_choice, require_degree, require_type
 Ranges = tuple[tuple[int, int], ...]
 """For each stage its first layer and its last + 1."""
 
-METHODS = (
-    "balance",
-    "uniform",
-    "uniform_floor",
-    "uniform_transformer",
-    "parameters",
-    "custom",
-    "profile",
-    "autopipe",
-)
+METHODS = ("balance", "uniform", "uniform_floor", "uniform_transformer", "parameters", "custom", "profile", "autopipe")
 """`balance:4,4,4` and `custom:0,4,8,12` carry their numbers; autopipe is Merak's name for profile."""
 
 KINDS = ("embedding", "block", "encoder", "decoder", "head")

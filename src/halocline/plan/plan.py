@@ -13,17 +13,7 @@ from typing import Any
 from halocline.plan.require import require_choice, require_degree, require_type
 from halocline.plan.stage import Stage
 
-SCHEDULES = (
-    "layer",
-    "gpipe",
-    "1f1b",
-    "interleaved",
-    "zb-h1",
-    "early-recompute-1f1b",
-    "gems",
-    "chimera",
-    "capped",
-)
+SCHEDULES = ("layer", "gpipe", "1f1b", "interleaved", "zb-h1", "early-recompute-1f1b", "gems", "chimera", "capped")
 """The schedules a plan may name; each is a file of the schedule room."""
 
 MIRRORED = ("gems", "chimera")

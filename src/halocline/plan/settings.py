@@ -13,11 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from halocline.plan.flags.fields import setting
-from halocline.plan.grid import tile_grid
 from halocline.plan.partition import partition, whole_numbers
 from halocline.plan.plan import MIRRORED, SCHEDULES, Plan
 from halocline.plan.require import require_choice, require_degree
-from halocline.plan.stage import SHARDS, Stage
+from halocline.plan.stage import SHARDS, Stage, tile_grid
 
 RECOMPUTE = ("none", "all", "but-last")
 AUTO = "auto"
@@ -77,16 +76,8 @@ class PlanSettings:
     """Let tensor ranks share the tokens between the matrices they share."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "stages",
-            "lanes",
-            "tensor",
-            "replicas",
-            "microbatches",
-            "batch_size",
-            "microbatch_size",
-            "layers",
-        ):
+        counts = ("stages", "lanes", "tensor", "replicas", "microbatches", "batch_size", "microbatch_size", "layers")
+        for name in counts:
             if getattr(self, name) is not None:
                 require_degree(name, getattr(self, name))
         require_degree("accumulate", self.accumulate)

@@ -1,15 +1,19 @@
-"""A stage: consecutive layers placed together, and the shape of the team that runs them. Knows no rank numbers."""
+"""A stage: consecutive layers placed together, the shape of the team that runs them, and the grids that tiles form.
+Knows no rank numbers."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from math import isqrt
 
 from halocline.plan.require import require_choice, require_degree, require_type
 
 OPTIMIZER, PARAMETERS = "optimizer", "parameters"
 SHARDS = ("none", OPTIMIZER, PARAMETERS)
 """What the ranks that share a stage may divide among them."""
+SLICE_METHODS = ("square", "vertical", "horizontal")
+"""Of now-dl: how a number of tiles becomes a grid."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +73,28 @@ class Stage:
     def shape(self) -> tuple[tuple[int, ...], int, int]:
         """What two stages must have in common to sit on the same ranks."""
         return self.tiles, self.lanes, self.tensor
+
+
+def tile_grid(parts: int, method: str = "square") -> tuple[int, int]:
+    """Rows and columns of `parts` tiles, numbered row-major; cuts fall at equal fractions of the image, to the pixel.
+
+        square 4     square 6      square 5 (prime)   vertical 4    horizontal 3
+        +---+---+    +--+--+--+    +-+-+-+-+-+        +-+-+-+-+     +-------+
+        | 0 | 1 |    | 0| 1| 2|    |0|1|2|3|4|        |0|1|2|3|     |   0   |
+        +---+---+    +--+--+--+    +-+-+-+-+-+        +-+-+-+-+     +-------+
+        | 2 | 3 |    | 3| 4| 5|                                     |   1   |
+        +---+---+    +--+--+--+                                     +-------+
+                                                                    |   2   |
+                                                                    +-------+
+
+    `square` is as square as the number allows, with no more rows than columns; `vertical` cuts the width into columns,
+    `horizontal` the height into rows.
+    """
+    require_degree("num_spatial_parts", parts)
+    require_choice("slice_method", method, SLICE_METHODS)
+    if method == "vertical":
+        return 1, parts
+    if method == "horizontal":
+        return parts, 1
+    rows = next(rows for rows in range(isqrt(parts), 0, -1) if parts % rows == 0)
+    return rows, parts // rows

@@ -2,7 +2,7 @@
 
 from halocline.schedule.check import check
 from halocline.schedule.generate import generate
-from halocline.schedule.instruction import Instruction, Operation, Schedule
+from halocline.schedule.instruction import Instruction, Schedule
 from halocline.schedule.walk import ScheduleError, walk
 
-__all__ = ["Instruction", "Operation", "Schedule", "ScheduleError", "check", "generate", "walk"]
+__all__ = ["Instruction", "Schedule", "ScheduleError", "check", "generate", "walk"]

@@ -21,18 +21,11 @@ from halocline.schedule.list_scheduler import list_schedule
 def capped(
     plan: Plan,
     layout: Layout,
-    *,
-    weights: Sequence[float] | None = None,
-    forward: Sequence[float] | None = None,
-    backward: Sequence[float] | None = None,
+    weights: Sequence[float] | None,
+    forward: Sequence[float] | None,
+    backward: Sequence[float] | None,
 ) -> Orders:
     """`weights` are activations per microbatch and stage (1 each, or bytes, in the unit of the plan's cap)."""
     cap = len(plan.stages) * max(weights or [1.0]) if plan.cap is None else plan.cap
-    return list_schedule(
-        plan,
-        layout,
-        cap=cap,
-        weights=weights,
-        forward=forward,
-        backward=backward or [2.0] * len(plan.stages),
-    )
+    backward = backward or [2.0] * len(plan.stages)
+    return list_schedule(plan, layout, cap=cap, weights=weights, forward=forward, backward=backward)

@@ -15,7 +15,6 @@ from halocline.schedule.instruction import (
     BACKWARD,
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
-    COMPUTE,
     FORWARD,
     FREE,
     RECEIVE,
@@ -58,17 +57,16 @@ def _numbered(rank: int, row: tuple[Instruction, ...]) -> dict[Instruction, int]
 def _check_rank(schedule: Schedule, rank: int, places: dict[Instruction, int]) -> None:
     plan, layout = schedule.plan, schedule.layout
     last = len(plan.stages) - 1
-    left = len(places)
+    seen: set[int] = set()
     final: dict[int, int] = {}
     roles = layout.roles(rank)
     stages = {(role.pipe, role.stage) for role in roles}
 
     def at(instruction: Instruction) -> int:
-        nonlocal left
         number = places.get(instruction)
         if number is None:
             raise ScheduleError(f"rank {rank}: {instruction} is missing")
-        left -= 1
+        seen.add(number)
         return number
 
     def before(first: int, then: int, why: str) -> None:
@@ -78,10 +76,9 @@ def _check_rank(schedule: Schedule, rank: int, places: dict[Instruction, int]) -
                 f"rank {rank}: {row[then]} (instruction {then}) stands before {row[first]} (instruction {first}): {why}"
             )
 
-    incoming = _neighbours(schedule, rank)
     for role in roles:
         pipe, stage = role.pipe, role.stage
-        receive_down, send_down, receive_up, send_up = incoming[pipe, stage]
+        receive_down, send_down, receive_up, send_up = _peers(schedule, rank, pipe, stage)
         for m in range(plan.microbatches):
             if plan.pipe_of(m) != pipe:
                 continue
@@ -134,64 +131,29 @@ def _check_rank(schedule: Schedule, rank: int, places: dict[Instruction, int]) -
             before(number, step, "the step needs the reduced gradients")
     if step != len(places) - 1:
         raise ScheduleError(f"rank {rank}: {schedule.ranks[rank][-1]} stands after the step: the step comes last")
-    if left:
-        raise ScheduleError(f"rank {rank}: {_stray(schedule, rank, places)} does not belong to this rank's roles")
+    for number, instruction in enumerate(schedule.ranks[rank]):
+        if number not in seen:
+            raise ScheduleError(
+                f"rank {rank}: {instruction} (instruction {number}) does not belong to this rank's roles, or does "
+                f"again what another instruction does"
+            )
 
 
-def _neighbours(schedule: Schedule, rank: int) -> dict[tuple[int, int], tuple[list[int], ...]]:
-    """(pipe, stage) -> the peers this rank receives activations from, sends them to, and the same for gradients."""
+def _peers(schedule: Schedule, rank: int, pipe: int, stage: int) -> tuple[list[int], ...]:
+    """The ranks from which this one receives a stage's activations and to which it sends them, then from which it
+    receives gradients and to which it sends those."""
     layout, last = schedule.layout, len(schedule.plan.stages) - 1
-    found: dict[tuple[int, int], tuple[list[int], ...]] = {}
-    for role in layout.roles(rank):
-        pipe, stage = role.pipe, role.stage
-        above = layout.links(pipe, stage - 1, ACTIVATION) if stage else ()
-        below = layout.links(pipe, stage, ACTIVATION) if stage < last else ()
-        back_above = layout.links(pipe, stage - 1, GRADIENT) if stage else ()
-        back_below = layout.links(pipe, stage, GRADIENT) if stage < last else ()
-        found[pipe, stage] = (
-            [link.source for link in above if link.target == rank],
-            [link.target for link in below if link.source == rank],
-            [link.source for link in back_below if link.target == rank],
-            [link.target for link in back_above if link.source == rank],
-        )
-    return found
 
+    def ends(boundary: int, what: str, incoming: bool) -> list[int]:
+        links = layout.links(pipe, boundary, what) if 0 <= boundary < last else ()
+        return [s if incoming else t for s, t in links if rank == (t if incoming else s)]
 
-def _stray(schedule: Schedule, rank: int, places: dict[Instruction, int]) -> str:
-    """An instruction that no role of the rank asks for, for the message."""
-    layout, plan = schedule.layout, schedule.plan
-    roles = {(role.pipe, role.stage) for role in layout.roles(rank)}
-    neighbours = _neighbours(schedule, rank)
-    for instruction, number in places.items():
-        kind, pipe, stage, m, what, peer = instruction
-        shown = f"{instruction} (instruction {number})"
-        if kind == STEP:
-            continue
-        if kind == REDUCE:
-            if not layout.reduces(stage) or stage not in {s for _, s in roles}:
-                return shown
-            continue
-        if not 0 <= m < plan.microbatches or plan.pipe_of(m) != pipe:
-            return shown
-        if kind in COMPUTE or (kind == FREE and peer < 0):
-            if (pipe, stage) not in roles:
-                return shown
-            continue
-        owner, slot = stage, 0
-        if kind == RECEIVE:
-            owner, slot = (stage + 1, 0) if what == ACTIVATION else (stage, 2)
-        elif what == ACTIVATION:
-            slot = 1
-        else:
-            owner, slot = stage + 1, 3
-        if (pipe, owner) not in roles or peer not in neighbours[pipe, owner][slot]:
-            return shown
-    for instruction in places:
-        if instruction.kind == BACKWARD:
-            halves = {instruction._replace(kind=kind) for kind in (BACKWARD_INPUT, BACKWARD_WEIGHT)}
-            for half in halves & places.keys():
-                return f"{half} (instruction {places[half]}) beside a whole backward"
-    return "an instruction"
+    return (
+        ends(stage - 1, ACTIVATION, True),
+        ends(stage, ACTIVATION, False),
+        ends(stage, GRADIENT, True),
+        ends(stage - 1, GRADIENT, False),
+    )
 
 
 def _check_pairs(schedule: Schedule) -> None:

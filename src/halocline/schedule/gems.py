@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
-from halocline.schedule.instruction import BACKWARD, FORWARD, Operation, Orders
+from halocline.schedule.instruction import BACKWARD, FORWARD, Instruction, Orders
 
 
 def gems(plan: Plan, layout: Layout) -> Orders:
@@ -25,7 +25,7 @@ def gems(plan: Plan, layout: Layout) -> Orders:
         stage_in = {role.pipe: role.stage for role in layout.roles(rank)}
         orders.append(
             [
-                Operation(kind, number % 2, stage_in[number % 2], number * share + m)
+                Instruction(kind, number % 2, stage_in[number % 2], number * share + m)
                 for number in range(plan.microbatches // share)
                 for kind in (FORWARD, BACKWARD)
                 for m in range(share)

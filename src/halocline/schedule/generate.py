@@ -11,14 +11,14 @@ from halocline.schedule.check import check
 from halocline.schedule.chimera import chimera
 from halocline.schedule.gems import gems
 from halocline.schedule.gpipe import gpipe
-from halocline.schedule.instruction import Operation, Orders, Schedule
+from halocline.schedule.instruction import Instruction, Orders, Schedule
 from halocline.schedule.interleaved import interleaved
 from halocline.schedule.layer import layer
 from halocline.schedule.lower import lower
 from halocline.schedule.one_forward_one_backward import early_recompute, one_forward_one_backward
 from halocline.schedule.zero_bubble import zero_bubble
 
-ONE_PIPE: dict[str, Callable[[Plan, int], list[Operation]]] = {
+ONE_PIPE: dict[str, Callable[[Plan, int], list[Instruction]]] = {
     "layer": layer,
     "gpipe": gpipe,
     "1f1b": one_forward_one_backward,
@@ -38,23 +38,25 @@ def generate(
 ) -> Schedule:
     """The plan's schedule, proved by the checker. Durations and activation weights per stage steer `capped` only."""
     layout = Layout(plan)
-    if plan.schedule == "capped":
-        made = capped(plan, layout, weights=weights, forward=forward, backward=backward)
-    else:
-        made = orders(plan, layout)
-    schedule = lower(plan, layout, made)
+    schedule = lower(plan, layout, orders(plan, layout, weights, forward, backward))
     check(schedule)
     return schedule
 
 
-def orders(plan: Plan, layout: Layout) -> Orders:
+def orders(
+    plan: Plan,
+    layout: Layout,
+    weights: Sequence[float] | None = None,
+    forward: Sequence[float] | None = None,
+    backward: Sequence[float] | None = None,
+) -> Orders:
     """The compute order of every rank of a replica."""
     if plan.schedule == "gems":
         return gems(plan, layout)
     if plan.schedule == "chimera":
         return chimera(plan, layout)
     if plan.schedule == "capped":
-        return capped(plan, layout)
+        return capped(plan, layout, weights, forward, backward)
     made: Orders = [[] for _ in range(layout.ranks_per_replica)]
     for place in range(plan.places):
         order = ONE_PIPE[plan.schedule](plan, place)

@@ -9,8 +9,8 @@ rank 3  .. .. .. F0 F1 F2 F3 B0 B1 B2 B3
 from __future__ import annotations
 
 from halocline.plan.plan import Plan
-from halocline.schedule.instruction import BACKWARD, FORWARD, Operation
+from halocline.schedule.instruction import BACKWARD, FORWARD, Instruction
 
 
-def gpipe(plan: Plan, stage: int) -> list[Operation]:
-    return [Operation(kind, 0, stage, m) for kind in (FORWARD, BACKWARD) for m in range(plan.microbatches)]
+def gpipe(plan: Plan, stage: int) -> list[Instruction]:
+    return [Instruction(kind, 0, stage, m) for kind in (FORWARD, BACKWARD) for m in range(plan.microbatches)]

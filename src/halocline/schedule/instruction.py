@@ -39,15 +39,6 @@ COMPUTE = frozenset({FORWARD, RECOMPUTE, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIG
 """Kinds that a whole team executes together: their halos, statistics and tensor shards meet."""
 
 
-class Operation(NamedTuple):
-    """A compute entry of a rank's order, before messages are added."""
-
-    kind: str
-    pipe: int
-    stage: int
-    microbatch: int
-
-
 class Instruction(NamedTuple):
     """One entry of a rank's schedule."""
 
@@ -83,8 +74,8 @@ def forwards_ahead(instructions: Iterable[Instruction]) -> set[int]:
     return found
 
 
-Orders = list[list[Operation]]
-"""What a generator makes: for each rank of a replica, its compute operations in order."""
+Orders = list[list[Instruction]]
+"""What a generator makes: for each rank of a replica, its compute instructions in order, before messages are added."""
 
 
 class Schedule(NamedTuple):

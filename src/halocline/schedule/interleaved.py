@@ -10,20 +10,20 @@ and b on its second, each half as long as in the other drawings:
 from __future__ import annotations
 
 from halocline.plan.plan import Plan
-from halocline.schedule.instruction import BACKWARD, FORWARD, Operation
+from halocline.schedule.instruction import BACKWARD, FORWARD, Instruction
 
 
-def interleaved(plan: Plan, place: int) -> list[Operation]:
+def interleaved(plan: Plan, place: int) -> list[Instruction]:
     """The order of one place. Work goes in rounds of D microbatches: all chunks of a round, then the next round."""
     depth, chunks = plan.places, plan.chunks
     total = plan.microbatches * chunks
 
-    def operation(kind: str, k: int) -> Operation:
+    def operation(kind: str, k: int) -> Instruction:
         turn, position = divmod(k, depth * chunks)
         chunk, offset = divmod(position, depth)
         if kind == BACKWARD:
             chunk = chunks - 1 - chunk
-        return Operation(kind, 0, chunk * depth + place, turn * depth + offset)
+        return Instruction(kind, 0, chunk * depth + place, turn * depth + offset)
 
     warm = min(total, (chunks - 1) * depth + 2 * (depth - 1 - place))
     order = [operation(FORWARD, k) for k in range(warm)]

@@ -9,8 +9,8 @@ rank 3  .. .. .. F0 B0 .. .. .. .. .. .. F1 B1
 from __future__ import annotations
 
 from halocline.plan.plan import Plan
-from halocline.schedule.instruction import BACKWARD, FORWARD, Operation
+from halocline.schedule.instruction import BACKWARD, FORWARD, Instruction
 
 
-def layer(plan: Plan, stage: int) -> list[Operation]:
-    return [Operation(kind, 0, stage, m) for m in range(plan.microbatches) for kind in (FORWARD, BACKWARD)]
+def layer(plan: Plan, stage: int) -> list[Instruction]:
+    return [Instruction(kind, 0, stage, m) for m in range(plan.microbatches) for kind in (FORWARD, BACKWARD)]

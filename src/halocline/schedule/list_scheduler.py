@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import product
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
-from halocline.schedule.instruction import BACKWARD, FORWARD, Operation, Orders
-
-Priority = Callable[[Operation], tuple[float, ...]]
+from halocline.schedule.instruction import BACKWARD, FORWARD, Instruction, Orders
 
 
 def list_schedule(
@@ -25,7 +24,6 @@ def list_schedule(
     weights: Sequence[float] | None = None,
     forward: Sequence[float] | None = None,
     backward: Sequence[float] | None = None,
-    priority: Priority | None = None,
 ) -> Orders:
     """Orders that keep every rank's live activations at or below `cap`.
 
@@ -37,24 +35,20 @@ def list_schedule(
     weights = weights or [1.0] * stages
     forward = forward or [1.0] * stages
     backward = backward or [1.0] * stages
-    priority = priority or backward_first
     bank = _Bank(plan, layout, cap, weights)
 
-    queues: dict[tuple[str, int, int], list[int]] = {}
-    for pipe in range(plan.pipes):
-        for stage in range(stages):
-            queues[FORWARD, pipe, stage] = []
-            queues[BACKWARD, pipe, stage] = []
-    for microbatch in reversed(range(plan.microbatches)):
-        queues[FORWARD, plan.pipe_of(microbatch), 0].insert(0, microbatch)
+    places = product((FORWARD, BACKWARD), range(plan.pipes), range(stages))
+    queues: dict[tuple[str, int, int], list[int]] = {place: [] for place in places}
+    for microbatch in range(plan.microbatches):
+        queues[FORWARD, plan.pipe_of(microbatch), 0].append(microbatch)
 
     orders: Orders = [[] for _ in range(layout.ranks_per_replica)]
     idle = [True] * layout.ranks_per_replica
-    running: list[tuple[float, int, Operation]] = []
+    running: list[tuple[float, int, Instruction]] = []
     now, started, left = 0.0, 0, 2 * stages * plan.microbatches
     while left:
-        heads = [Operation(kind, pipe, stage, queue[0]) for (kind, pipe, stage), queue in queues.items() if queue]
-        for operation in sorted(heads, key=priority):
+        heads = [Instruction(kind, pipe, stage, queue[0]) for (kind, pipe, stage), queue in queues.items() if queue]
+        for operation in sorted(heads, key=_backward_first):
             team = layout.team(operation.pipe, operation.stage)
             if not all(idle[rank] for rank in team):
                 continue
@@ -87,12 +81,12 @@ def list_schedule(
     return orders
 
 
-def backward_first(operation: Operation) -> tuple[float, ...]:
+def _backward_first(operation: Instruction) -> tuple[float, ...]:
     """Backwards before forwards (they free memory), older microbatches first, deeper stages first."""
     return (operation.kind == FORWARD, operation.microbatch, -operation.stage)
 
 
-def _successor(done: Operation, stages: int) -> Operation | None:
+def _successor(done: Instruction, stages: int) -> Instruction | None:
     if done.kind == FORWARD:
         if done.stage + 1 < stages:
             return done._replace(stage=done.stage + 1)
@@ -127,8 +121,8 @@ class _Bank:
         self.front: list[deque[list[int]]] = [deque() for _ in range(plan.pipes)]
         """Per pipe, [microbatch, stages reached] of each descending microbatch, foremost first."""
 
-    def take(self, operation: Operation) -> None:
-        _, pipe, stage, microbatch = operation
+    def take(self, operation: Instruction) -> None:
+        _, pipe, stage, microbatch, _, _ = operation
         self._book(self.free, pipe, stage, -1)
         self._book(self.descending[pipe], pipe, stage, +1)
         if stage == 0:
@@ -140,11 +134,11 @@ class _Bank:
             for passed in range(self.stages):
                 self._book(self.descending[pipe], pipe, passed, -1)
 
-    def give(self, operation: Operation) -> None:
+    def give(self, operation: Instruction) -> None:
         self._book(self.free, operation.pipe, operation.stage, +1)
 
-    def admits(self, operation: Operation) -> bool:
-        _, pipe, stage, microbatch = operation
+    def admits(self, operation: Instruction) -> bool:
+        _, pipe, stage, microbatch, _, _ = operation
         if any(self.free[rank] < self.weights[stage] for rank in self.teams[pipe][stage]):
             return False
         if len(self.teams) == 1 or stage == self.stages - 1:

@@ -18,21 +18,21 @@ that microbatch's gradient, instead of inside the backward. Here all stages but 
 from __future__ import annotations
 
 from halocline.plan.plan import Plan
-from halocline.schedule.instruction import BACKWARD, FORWARD, RECOMPUTE, Operation
+from halocline.schedule.instruction import BACKWARD, FORWARD, RECOMPUTE, Instruction
 
 
-def one_forward_one_backward(plan: Plan, stage: int) -> list[Operation]:
+def one_forward_one_backward(plan: Plan, stage: int) -> list[Instruction]:
     warm = min(plan.microbatches, len(plan.stages) - 1 - stage)
-    order = [Operation(FORWARD, 0, stage, m) for m in range(warm)]
+    order = [Instruction(FORWARD, 0, stage, m) for m in range(warm)]
     for m in range(plan.microbatches):
         if m + warm < plan.microbatches:
-            order.append(Operation(FORWARD, 0, stage, m + warm))
-        order.append(Operation(BACKWARD, 0, stage, m))
+            order.append(Instruction(FORWARD, 0, stage, m + warm))
+        order.append(Instruction(BACKWARD, 0, stage, m))
     return order
 
 
-def early_recompute(plan: Plan, stage: int) -> list[Operation]:
-    order: list[Operation] = []
+def early_recompute(plan: Plan, stage: int) -> list[Instruction]:
+    order: list[Instruction] = []
     for operation in one_forward_one_backward(plan, stage):
         if operation.kind == BACKWARD and plan.stages[stage].recompute:
             order.append(operation._replace(kind=RECOMPUTE))

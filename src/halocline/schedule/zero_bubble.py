@@ -12,19 +12,19 @@ Stage s runs s weight gradients late: so many activations fewer than stage 0 it 
 from __future__ import annotations
 
 from halocline.plan.plan import Plan
-from halocline.schedule.instruction import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Operation
+from halocline.schedule.instruction import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Instruction
 
 
-def zero_bubble(plan: Plan, stage: int) -> list[Operation]:
+def zero_bubble(plan: Plan, stage: int) -> list[Instruction]:
     count = plan.microbatches
     warm = min(count, len(plan.stages) - 1 - stage)
     late = stage
-    order = [Operation(FORWARD, 0, stage, m) for m in range(warm)]
+    order = [Instruction(FORWARD, 0, stage, m) for m in range(warm)]
     for m in range(count):
         if m + warm < count:
-            order.append(Operation(FORWARD, 0, stage, m + warm))
-        order.append(Operation(BACKWARD_INPUT, 0, stage, m))
+            order.append(Instruction(FORWARD, 0, stage, m + warm))
+        order.append(Instruction(BACKWARD_INPUT, 0, stage, m))
         if m >= late:
-            order.append(Operation(BACKWARD_WEIGHT, 0, stage, m - late))
-    order += [Operation(BACKWARD_WEIGHT, 0, stage, m) for m in range(max(0, count - late), count)]
+            order.append(Instruction(BACKWARD_WEIGHT, 0, stage, m - late))
+    order += [Instruction(BACKWARD_WEIGHT, 0, stage, m) for m in range(max(0, count - late), count)]
     return order

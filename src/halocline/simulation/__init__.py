@@ -4,7 +4,6 @@ Nothing here imports torch; a measured timeline in the same events can be drawn 
 """
 
 from halocline.simulation.costs import Costs
-from halocline.simulation.event import Event
-from halocline.simulation.simulator import Simulation, simulate
+from halocline.simulation.simulator import Event, Simulation, simulate
 
 __all__ = ["Costs", "Event", "Simulation", "simulate"]

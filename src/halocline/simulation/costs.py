@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from halocline.plan.plan import Plan
+from halocline.plan.require import require_type
 
 Amount = float | Sequence[float]
 """One number for all stages, or one for each."""
@@ -85,19 +86,11 @@ class Costs:
                     f"it is a part of the backward, use at most {whole:g}"
                 )
         recompute = forward if self.recompute is None else _spread("recompute", self.recompute, plan)
-        return tuple(
-            map(
-                StageCosts,
-                forward,
-                backward,
-                weight,
-                recompute,
-                _spread("reduce", self.reduce, plan),
-                _spread("activation_bytes", self.activation_bytes, plan),
-                _spread("boundary_bytes", self.boundary_bytes, plan, shared=False),
-                _spread("weight_bytes", self.weight_bytes, plan),
-            )
-        )
+        reduce = _spread("reduce", self.reduce, plan)
+        activation = _spread("activation_bytes", self.activation_bytes, plan)
+        boundary = _spread("boundary_bytes", self.boundary_bytes, plan, shared=False)
+        weights = _spread("weight_bytes", self.weight_bytes, plan)
+        return tuple(map(StageCosts, forward, backward, weight, recompute, reduce, activation, boundary, weights))
 
 
 def _spread(name: str, amount: Amount, plan: Plan, shared: bool = True) -> list[float]:
@@ -127,7 +120,7 @@ def _require_amount(name: str, amount: object) -> None:
 
 
 def _require_number(name: str, value: object, finite: bool = True) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise ValueError(f"{name} = {value!r} is not a number: give 0 or more")
+    require_type(name, value, float, "0 or more")
+    assert isinstance(value, (int, float))
     if not value >= 0 or (finite and value == math.inf):
         raise ValueError(f"{name} = {value:g} is not a finite number of at least 0: give 0 or more")

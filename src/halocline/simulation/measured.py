@@ -33,8 +33,7 @@ from halocline.schedule.instruction import (
     Instruction,
 )
 from halocline.simulation.costs import Costs
-from halocline.simulation.event import Event
-from halocline.simulation.simulator import Simulation, simulate
+from halocline.simulation.simulator import Event, Simulation, simulate
 
 HEADER = "halocline"
 """The name of the metadata event that opens a file."""

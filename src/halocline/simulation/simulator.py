@@ -14,6 +14,7 @@ held at the same time, whatever the durations.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from halocline.plan.layout import ACTIVATION, GRADIENT
 from halocline.schedule.instruction import (
@@ -32,7 +33,19 @@ from halocline.schedule.instruction import (
 )
 from halocline.schedule.walk import walk
 from halocline.simulation.costs import Costs, StageCosts
-from halocline.simulation.event import Event
+
+
+class Event(NamedTuple):
+    """When a rank did an instruction, in a simulation or in a real run: the drawings take either."""
+
+    rank: int
+    instruction: Instruction
+    start: float
+    """Compute: when the team began. Send: when the link took the message. Receive: when the rank asked for it."""
+    end: float
+    """Compute: when it was done. Send: when the last byte had left. Receive: when the message was there."""
+    wait: float = 0.0
+    """Compute: how long the rank stood idle before it. Receive: from asking to arrival."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +134,7 @@ class _Run:
             duration -= self.stages[stage].recompute
             rebuilds = False
         for rank in team:
-            if self.events is not None:
-                self.events.append(Event(rank, instruction, start, start + duration, start - self.clock[rank]))
+            self._note(rank, instruction, start, start + duration, start - self.clock[rank])
             self.clock[rank] = start + duration
             self.busy[rank] += duration
             if kind == BACKWARD_WEIGHT:
@@ -158,9 +170,9 @@ class _Run:
             self._hold(target, size)
         if self.events is not None:
             asked = self.clock[target]
-            self.events.append(Event(source, instruction, start, left))
             receive = instruction._replace(kind=RECEIVE, peer=source)
-            self.events.append(Event(target, receive, asked, max(asked, arrived), max(0.0, arrived - asked)))
+            self._note(source, instruction, start, left)
+            self._note(target, receive, asked, max(asked, arrived), max(0.0, arrived - asked))
 
     def free(self, instruction: Instruction, rank: int) -> None:
         if instruction.peer >= 0:
@@ -183,13 +195,11 @@ class _Run:
         end = start + self.stages[instruction.stage].reduce
         for rank in ranks:
             self.reducing[rank] = end
-            if self.events is not None:
-                self.events.append(Event(rank, instruction, start, end, start - self.clock[rank]))
+            self._note(rank, instruction, start, end, start - self.clock[rank])
 
     def step(self, instruction: Instruction, rank: int) -> None:
         start = max(self.clock[rank], self.reducing[rank])
-        if self.events is not None:
-            self.events.append(Event(rank, instruction, start, start + self.step_time, start - self.clock[rank]))
+        self._note(rank, instruction, start, start + self.step_time, start - self.clock[rank])
         self.clock[rank] = start + self.step_time
 
     def result(self) -> Simulation:
@@ -201,6 +211,10 @@ class _Run:
             peak_memory=tuple(self.peak_memory),
             events=tuple(self.events or ()),
         )
+
+    def _note(self, rank: int, instruction: Instruction, start: float, end: float, wait: float = 0.0) -> None:
+        if self.events is not None:
+            self.events.append(Event(rank, instruction, start, end, wait))
 
     def _hold(self, rank: int, size: float) -> None:
         self.memory[rank] += size
@@ -224,15 +238,15 @@ def _durations(schedule: Schedule, stages: tuple[StageCosts, ...]) -> dict[tuple
     return table
 
 
-Sizes = dict[tuple[int, int, str, int], float]
+MessageSizes = dict[tuple[int, int, str, int], float]
 
 
-def _message_bytes(schedule: Schedule, stages: tuple[StageCosts, ...]) -> tuple[Sizes, Sizes]:
+def _message_bytes(schedule: Schedule, stages: tuple[StageCosts, ...]) -> tuple[MessageSizes, MessageSizes]:
     """(pipe, boundary, what, target) -> bytes of each message to it: its share of the boundary, in equal parts from all
     that send to it; and the same with the source -> bytes of all that it sends there."""
     layout, plan = schedule.layout, schedule.plan
-    sizes: Sizes = {}
-    outgoing: Sizes = {}
+    sizes: MessageSizes = {}
+    outgoing: MessageSizes = {}
     for pipe in range(plan.pipes):
         for boundary in range(len(plan.stages) - 1):
             whole = stages[boundary + 1].boundary_bytes

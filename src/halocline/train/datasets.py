@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from halocline.data.augment import parse
-from halocline.data.dataset import Dataset
+from halocline.data.augment import parse_augment
+from halocline.data.dataset import EVALUATION, TRAIN, Dataset
 from halocline.data.opening import CIFAR, FOLDER, LESION, SYNTHETIC, open_dataset
-from halocline.data.split import EVALUATION, TRAIN
 from halocline.models.model import SPANS, Model
 from halocline.plan.plan import Plan
 from halocline.train import settings as words
@@ -50,11 +49,9 @@ def open_datasets(
         "level": settings.data.level,
         "mean": _numbers("mean", settings.data.mean),
         "std": _numbers("std", settings.data.std),
-        "augment": parse(settings.data.augment or ""),
+        "augment": parse_augment(settings.data.augment or ""),
         "sequence": model.sequence,
-        "vocabulary": model.classes,
         "tokenizer": settings.data.tokenizer,
-        "objective": settings.data.objective,
         "progress": progress,
     }
     trained = open_dataset(app, datapath, split=TRAIN, **given)

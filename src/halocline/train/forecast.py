@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from halocline.models.count import Count, count
-from halocline.models.work import LayerWork, work
+from halocline.models.count import Count, LayerWork, count, work
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.plan.stage import PARAMETERS

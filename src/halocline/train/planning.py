@@ -13,10 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halocline.models import hf
-from halocline.models.answer import answer, shape_of
-from halocline.models.count import count
+from halocline.models.count import answer, count, shape_of, work
 from halocline.models.model import CLASSIFICATION, Model, make, options_of
-from halocline.models.work import work
 from halocline.plan.plan import Plan
 from halocline.runtime.layers import named_layers, own_randomness
 from halocline.tiling.untouched import untouched

@@ -12,17 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from halocline.models.hf.bert import BERT
-from halocline.models.hf.bloom import BLOOM
+from halocline.models.hf.families import FAMILIES
 from halocline.models.hf.family import Config, Family
 from halocline.models.hf.folder import INDEX, SINGLE, Reader, read_config, write
-from halocline.models.hf.gpt2 import GPT2
-from halocline.models.hf.t5 import T5_FAMILY
 from halocline.models.model import Model, make
 
-__all__ = ["describe", "load", "save"]
-
-FAMILIES = {family.model_type: family for family in (GPT2, BERT, T5_FAMILY, BLOOM)}
+__all__ = ["FAMILIES", "describe", "load", "save"]
 
 OF_TRAINING = ("dropout", "attention_dropout")
 """Settings that may differ between a folder and the model that takes its weights."""
@@ -32,7 +27,7 @@ def describe(directory: str | Path) -> tuple[str, dict[str, Any]]:
     """The model of a folder: its builder's address and options, for `models.model.make`."""
     config = read_config(directory)
     family = _family(directory, config)
-    return family.address, {**family.options(config), "tied": _tied(directory, family, config)}
+    return family.address, {**family.all_options(config), "tied": _tied(directory, family, config)}
 
 
 def load(directory: str | Path, model: Model, names: Container[str] | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -43,7 +38,7 @@ def load(directory: str | Path, model: Model, names: Container[str] | None = Non
 
 
 def _read(reader: Reader, family: Family, model: Model, names: Container[str] | None) -> Iterator[tuple[str, Tensor]]:
-    shapes = _shapes(model)
+    shapes, _ = _shapes(model)
     for weight in family.weights(model.architecture):
         if names is not None and weight.ours not in names:
             continue
@@ -69,7 +64,7 @@ def save(
     family = _family_of(model)
     copies = {second for _, second in model.tied}
     weights = {w.ours: w for w in family.weights(model.architecture) if w.ours not in copies}
-    shapes, buffers = _shapes(model), _buffers(model)
+    shapes, buffers = _shapes(model)
     missing = dict.fromkeys(weights)
 
     def theirs() -> Iterator[tuple[str, Tensor]]:
@@ -88,7 +83,7 @@ def save(
         if missing:
             raise ValueError(f"{len(missing)} parameters are missing, e.g. {next(iter(missing))}: give all of them")
 
-    write(directory, family.config(model.architecture), theirs(), shard_bytes)
+    write(directory, family.whole_config(model.architecture), theirs(), shard_bytes)
 
 
 # -- families ------------------------------------------------------------------------------------------------------
@@ -139,18 +134,10 @@ def _agreeing(directory: str | Path, model: Model) -> Family:
     return family
 
 
-def _shapes(model: Model) -> dict[str, torch.Size]:
-    """Parameter -> its shape."""
-    return {f"{number}.{name}": p.shape for number, layer in _hollow(model) for name, p in layer.named_parameters()}
-
-
-def _buffers(model: Model) -> set[str]:
-    return {f"{number}.{name}" for number, layer in _hollow(model) for name, _ in layer.named_buffers()}
-
-
-def _hollow(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    """The layers by name, without their values."""
+def _shapes(model: Model) -> tuple[dict[str, torch.Size], set[str]]:
+    """Parameter -> its shape, and the names of buffers."""
     assert not isinstance(model.layers, nn.Sequential)  # the builders of these families give functions
-    for number, layer in enumerate(model.layers):
-        with torch.device("meta"):
-            yield str(number), layer()
+    with torch.device("meta"):
+        layers = [(number, layer()) for number, layer in enumerate(model.layers)]
+    shapes = {f"{number}.{name}": p.shape for number, layer in layers for name, p in layer.named_parameters()}
+    return shapes, {f"{number}.{name}" for number, layer in layers for name, _ in layer.named_buffers()}

@@ -8,13 +8,12 @@ from typing import Any
 
 from halocline.plan.flags import merak, nowdl
 from halocline.plan.flags.fields import changed, converted, settings_of
-from halocline.plan.flags.reader import name_of, read
-from halocline.plan.flags.said import Said, by_name
+from halocline.plan.flags.reader import Said, name_of, read
 from halocline.plan.plan import Plan
 from halocline.plan.settings import PlanSettings
 
 DIALECTS = {"now-dl": nowdl.FLAGS, "Merak": merak.FLAGS}
-FOREIGN = by_name(*DIALECTS.values())
+FOREIGN = {flag.name: flag for table in DIALECTS.values() for flag in table}
 POSITIONAL = ("model", "microbatch_size", "microbatches")
 """The words in front of a Merak command line."""
 PASSING = {"model": str, "num_layers": int, "num_filters": int, "num_classes": int, "verbose": bool}

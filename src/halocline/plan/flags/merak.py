@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halocline.plan.flags.said import Foreign, Said
+from halocline.plan.flags.reader import Foreign, Said
 from halocline.plan.require import require_choice
 
 FLAGS = (

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from halocline.plan.flags.said import Foreign, Said
-from halocline.plan.grid import SLICE_METHODS, tile_grid
+from halocline.plan.flags.reader import Foreign, Said
 from halocline.plan.partition import whole_numbers
 from halocline.plan.require import require_choice, require_degree
+from halocline.plan.stage import SLICE_METHODS, tile_grid
 
 FLAGS = (
     Foreign("split_size", int, "stages", "Number of stages in a pipe (left out: 2)."),

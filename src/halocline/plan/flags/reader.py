@@ -1,4 +1,5 @@
-"""A command line into what was said: flag -> value for the flags that stand in it, and nothing for the others.
+"""A command line into what was said: flag -> value for the flags that stand in it, and nothing for the others; and what
+was said by other programs' flags on its way into Halocline's own words.
 
 argparse does the reading. Before it, every spelling becomes the one it knows (`--local_dp` is `--local-DP`, `--no-x` is
 `--x=false`), and a typo is answered with the nearest flag. Knows names and kinds; nothing of what a flag means.
@@ -9,9 +10,11 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from halocline.plan.flags.fields import EXAMPLES
+from halocline.plan.require import require_degree
 
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -110,3 +113,61 @@ def _reading(flag: str, kind: type) -> Callable[[str], Any]:
             raise _Misread(f"{flag} = {text!r} is not {what}: {fix}") from None
 
     return read_one
+
+
+# -- other programs' flags -------------------------------------------------------------------------------------------
+
+WHAT = {
+    "stages": "the number of stages",
+    "replicas": "the number of replicas",
+    "microbatches": "the microbatches of a step",
+    "passes": "the passes of gems",
+    "schedule": "the schedule",
+    "recompute": "which stages recompute",
+    "balance": "the layers of each stage",
+}
+
+
+class Foreign(NamedTuple):
+    """A flag of another program."""
+
+    name: str
+    kind: type
+    native: str
+    """The flag that it is here; empty for one that does nothing."""
+    help: str
+
+
+@dataclass
+class Said:
+    """A command line on its way into Halocline's own words. Two flags that say one thing must agree."""
+
+    foreign: dict[str, Any]
+    """Other programs' flags that were said."""
+    words: dict[str, Any]
+    """Halocline's flags."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Halocline's flag -> the other program's flag that said it."""
+    table: Mapping[str, Foreign] = field(default_factory=dict)
+
+    def say(self, flag: str, value: Any, name: str) -> None:
+        """`name` says that `flag` is `value`."""
+        if flag in self.words and self.words[flag] != value:
+            other = self.names.get(flag, flag)
+            raise ValueError(
+                f"{other} = {self.words[flag]} and {name} = {value} both say {WHAT.get(flag, f'what --{flag} is')}: "
+                f"give one of them, or make them equal"
+            )
+        self.words[flag] = value
+        self.names.setdefault(flag, name)
+
+    def same(self, name: str) -> None:
+        """A flag that is one of ours under another name."""
+        if name in self.foreign:
+            self.say(self.table[name].native, self.foreign[name], name)
+
+    def degree(self, name: str) -> None:
+        """The same for a degree or count, which is at least 1."""
+        if name in self.foreign:
+            require_degree(name, self.foreign[name])
+            self.same(name)

@@ -11,8 +11,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from halocline.data.picture import BadFile, fractions, open_picture
-from halocline.data.slide import SlidePicture
+from halocline.data.picture import BadFile, SlidePicture, fractions, open_picture
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (60, 80, 3), np.uint8)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halocline.plan.grid import tile_grid
+from halocline.plan.stage import tile_grid
 
 
 @pytest.mark.parametrize(

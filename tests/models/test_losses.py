@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halocline.models.token_loss import IGNORED, token_loss
+from halocline.models.losses import IGNORED, token_loss
 
 
 def batch(samples: int, ignored: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from halocline.models import split
-from halocline.models.split import COLUMN, HEADS, ROW, VOCABULARY
+from halocline.models.transformer import COLUMN, HEADS, ROW, SEQUENCE, VOCABULARY
 from harness.transformers_small import NAMES, VOCAB, built, inputs, small, words
 
 
@@ -75,7 +74,7 @@ def test_holders_of_some_words_add_up(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_split_exists(name: str) -> None:
-    known = {word for constant, word in vars(split).items() if constant.isupper()}
+    known = {COLUMN, ROW, VOCABULARY, HEADS, SEQUENCE}
     for module in built(small(name)).modules():
         for child, how in getattr(module, "split", {}).items():
             assert hasattr(module, child) and how in known
