@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
@@ -37,8 +38,13 @@ def generate(
     backward: Sequence[float] | None = None,
 ) -> Schedule:
     """The plan's schedule, proved by the checker. Durations and activation weights per stage steer `capped` only."""
+    return _generated(plan, *(None if given is None else tuple(given) for given in (weights, forward, backward)))
+
+
+@lru_cache(maxsize=4)  # a run asks for the same one where it is run, measured and shown
+def _generated(plan: Plan, *durations: tuple[float, ...] | None) -> Schedule:
     layout = Layout(plan)
-    schedule = lower(plan, layout, orders(plan, layout, weights, forward, backward))
+    schedule = lower(plan, layout, orders(plan, layout, *durations))
     check(schedule)
     return schedule
 

@@ -69,7 +69,8 @@ def forecast(settings: Settings) -> Forecast:
     found = resolved(named(settings))
     settings, model = found.settings, model_of(found.settings)
     plan = found.plan or plan_to_train(settings, model, found.samples)
-    layout = Layout(plan)
+    schedule = generate(plan)
+    layout = schedule.layout
     check_divisible(layout, named_layers(model.layers))
     try:
         with as_it_was(model):
@@ -78,7 +79,6 @@ def forecast(settings: Settings) -> Forecast:
     except ValueError:  # a layer that cannot be run without data: the plan can still be proved and drawn
         done, size = None, count(model, activations=False)
     costs = _costs(settings, layout, done, size) if done is not None else _by_layers(plan)
-    schedule = generate(plan)
     priced = simulate(schedule, costs)
     samples = _samples(plan)
     stages = []
