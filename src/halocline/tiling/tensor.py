@@ -350,3 +350,18 @@ def find_tiles(args: Iterable[Any]) -> list[TileTensor]:
         elif isinstance(value, (list, tuple)):
             found.extend(find_tiles(value))
     return found
+
+
+_wrap = TileTensor.wrap
+
+
+def _wrap_first(local: Tensor, spec: TileSpec) -> TileTensor:
+    """`TileTensor.wrap` until a process has a tile: later ones, which are many, are not to ask whether they are it."""
+    from halocline.tiling.replacements import install
+
+    install()
+    TileTensor.wrap = staticmethod(_wrap)  # type: ignore[method-assign]
+    return _wrap(local, spec)
+
+
+TileTensor.wrap = staticmethod(_wrap_first)  # type: ignore[method-assign]

@@ -54,18 +54,9 @@ def base(input: TileTensor) -> None:
         raise untiled(getattr(Tensor, "_base").__get__, (input,), why="what a tile is a view of is no tile")  # noqa: B009
 
 
-_DATA: Any = Tensor.data
-
-
-def _set_data(input: Tensor, data: Tensor) -> None:
-    if isinstance(data, TileTensor):
-        raise untiled(_DATA.__set__, (input, data), why="a tensor's data cannot be what one rank holds of another")
-    _DATA.__set__(input, data)
-
-
-# Torch asks no rule when a plain tensor is given a tile as its data.
-Tensor.data = property(_DATA.__get__, _set_data)  # type: ignore[assignment]
-rule(getattr(Tensor, "data").__get__)(lambda input: TileTensor.wrap(data_of(input.local), input.spec))  # noqa: B009
+def data(input: TileTensor) -> TileTensor:
+    """The rule of `Tensor.data`, which replacements.py registers."""
+    return TileTensor.wrap(data_of(input.local), input.spec)
 
 
 @rule(Tensor.register_hook)

@@ -23,8 +23,8 @@ from halocline.tiling.tensor import TileTensor, find_tiles, own_node, untiled
 from halocline.tiling.view import GatheredView, on_plain
 
 
-def _apply(cls: Any, *args: Any) -> Any:
-    """Function.apply, for tiles too."""
+def apply(cls: Any, *args: Any) -> Any:
+    """Function.apply, for tiles too; replacements.py puts it there."""
     if any(isinstance(a, GatheredView) for a in args):
         return on_plain(cls.apply, args, {})
     if not find_tiles(args):
@@ -49,12 +49,10 @@ def _apply(cls: Any, *args: Any) -> Any:
     return tuple(returned) if isinstance(out, tuple) else returned[0]
 
 
-# Torch asks no rule when a function is applied. This is what Function.apply calls, which models may have kept; to
-# torch.compile it is as little a frame of Python as what stood there before.
-_SingleLevelFunction.apply = classmethod(_apply)  # type: ignore[attr-defined]
+# To torch.compile it is as little a frame of Python as what stands there in torch.
 _frames = torch._C._dynamo.eval_frame
 _frames.set_code_exec_strategy(
-    _apply.__code__, _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT)
+    apply.__code__, _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT)
 )
 
 

@@ -86,14 +86,3 @@ def _gradient(tensor: Tensor, grad: Tensor | None) -> Tensor | None:
         return grad.full() if isinstance(grad, TileTensor) else grad
     bare = tensor.spec.without_margin()
     return grad.retiled(bare).local if isinstance(grad, TileTensor) else part_of(grad, bare)
-
-
-_make_grads = torch.autograd._make_grads
-
-
-def _whole_grads(outputs: Any, grads: Any, is_grads_batched: bool) -> Any:
-    """Torch asks no rule about a tile that is given as the gradient of a plain tensor."""
-    return _make_grads(outputs, [g.full() if isinstance(g, TileTensor) else g for g in grads], is_grads_batched)
-
-
-torch.autograd._make_grads = _whole_grads

@@ -7,14 +7,12 @@ one in the backward.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from math import prod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNormModule
+from torch import Tensor
 
 from halocline.tiling.constant import constant
 from halocline.tiling.function import Function
@@ -311,18 +309,3 @@ def _torch_batch_norm(
     cudnn_enabled: bool = True,
 ) -> TileTensor:
     return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-
-
-def _without_own_group(forward: Any) -> Any:
-    @wraps(forward)
-    def on_tiles_too(self: nn.SyncBatchNorm, input: Tensor) -> Tensor:
-        if isinstance(input, TileTensor):
-            return BatchNormModule.forward(self, input)
-        return forward(self, input)
-
-    return on_tiles_too
-
-
-# nn.SyncBatchNorm calls no function that a rule could stand for: it talks to its own process group from inside an
-# autograd.Function, and refuses the CPU. On tiles it is BatchNorm, whose statistics are the whole image's anyway.
-nn.SyncBatchNorm.forward = _without_own_group(nn.SyncBatchNorm.forward)  # type: ignore[method-assign]
