@@ -27,7 +27,7 @@ from halocline.tiling.resample import Taps, resample
 from halocline.tiling.route import index
 from halocline.tiling.rules.adaptive import adaptive_average
 from halocline.tiling.rules.convolution import check_image
-from halocline.tiling.rules.lines import cut_again
+from halocline.tiling.rules.gathered import cut_again
 from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed

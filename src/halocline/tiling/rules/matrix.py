@@ -14,7 +14,7 @@ from torch import Tensor
 
 from halocline.tiling.rules.elementwise import align
 from halocline.tiling.rules.gathered import cut_within, on_wholes, view_of
-from halocline.tiling.rules.lines import cut_again
+from halocline.tiling.rules.gathered import cut_again
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
 

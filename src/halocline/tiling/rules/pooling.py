@@ -20,7 +20,7 @@ from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.local_operator import Indexed, Recomputed
 from halocline.tiling.rules.convolution import check_image, hashable, tuples
-from halocline.tiling.rules.lines import cut_again
+from halocline.tiling.rules.gathered import cut_again
 from halocline.tiling.tensor import TileTensor, rule
 from halocline.tiling.window import windowed
 

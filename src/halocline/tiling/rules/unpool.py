@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from halocline.tiling.rules.convolution import tuples
 from halocline.tiling.rules.elementwise import align
-from halocline.tiling.rules.lines import cut_again
+from halocline.tiling.rules.gathered import cut_again
 from halocline.tiling.rules.pool_indices import coordinates, numbered
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import suggested_format
