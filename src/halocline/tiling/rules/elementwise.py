@@ -28,7 +28,8 @@ rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan tanh trunc zero_ fi
 celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 selu silu softplus
 softshrink softsign tanhshrink threshold
 float double half bfloat16 int long short bool byte char cpu cuda
-zeros_like ones_like full_like empty_like real imag conj angle conj_physical resolve_conj resolve_neg cfloat cdouble chalf
+zeros_like ones_like full_like empty_like real imag conj angle
+conj_physical resolve_conj resolve_neg cfloat cdouble chalf
 airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 entr erfcx expit gammaln i0e i1 i1e log_ndtr modified_bessel_i0
 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 multigammaln ndtr ndtri psi scaled_modified_bessel_k0
 scaled_modified_bessel_k1 spherical_bessel_j0

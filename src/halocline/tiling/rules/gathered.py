@@ -20,7 +20,6 @@ from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.view import GatheredView, Origin
 from halocline.tiling.whole_order import likeness
 
-
 Ints = tuple[int, ...]
 
 

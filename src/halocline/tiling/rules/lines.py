@@ -1,4 +1,4 @@
-"""Operators along whole lines of pixels, each line by itself: sorting, running values, differences (fft.py: transforms).
+"""Operators along whole lines of pixels, each line by itself: sorting, running values, differences.
 
 The tensor is cut anew, across the longest of the other dims (channels, samples or the image's other dim), so that each
 rank holds whole lines; it computes on them and the result is cut as the tensor was. Two exchanges, in which each pixel
