@@ -54,6 +54,7 @@ WHOLE_ROOM: dict[str, str] = {
     "simulation/test_drawings.py": "one simulation in every kind of drawing",
     "simulation/test_formulas.py": "schedules and simulator against published formulas",
     "tiling/test_checkpoint.py": "recomputation of any operator",
+    "tiling/test_complex.py": "complex numbers in any operator",
     "tiling/test_functional_sweep.py": "every function of torch.nn.functional",
     "tiling/test_gradient_kinds.py": "gradients of every kind of parameter",
     "tiling/test_losses.py": "losses made of many operators",

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from halocline.tiling.cutting import redistribute, tile
     from halocline.tiling.exchanger import Exchanger, NoCommunication, ThreadExchanger, Traffic, traffic
     from halocline.tiling.fusion import fuse, fused, run_fused
-    from halocline.tiling.gradient import backward
     from halocline.tiling.overlapping import Policy, overlap
     from halocline.tiling.own_rule import rule
     from halocline.tiling.plain import for_tiles
+    from halocline.tiling.rules.differentiate import backward
     from halocline.tiling.spec import TileSpec
     from halocline.tiling.tensor import TileTensor, UntiledOperation
 
@@ -28,7 +28,7 @@ _HOMES = {
     "TileTensor": "tensor",
     "Traffic": "exchanger",
     "UntiledOperation": "tensor",
-    "backward": "gradient",
+    "backward": "rules.differentiate",
     "for_tiles": "plain",
     "fuse": "fusion",
     "fused": "fusion",

@@ -18,7 +18,6 @@ from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.local_operator import Grads
 from halocline.tiling.plain import all_for_tiles
-from halocline.tiling.rules.complex import in_parts
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
 
@@ -147,6 +146,17 @@ def _convolution(function: Callable[..., Tensor], dims: int) -> None:
         if cast is not None and cast is not local:
             input = TileTensor.wrap(cast, input.spec)
         return windowed(input, windows, operator, (weight_, bias_), linear=True)
+
+
+def in_parts(function: Callable[..., Any], input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Any:
+    """A convolution of complex numbers, made of four of real ones."""
+    (a, b), (c, d) = ((t.real.clone(), t.imag.clone()) for t in (input, weight))
+
+    def convolve(x: Tensor, kernel: Tensor) -> Tensor:
+        return function(x, kernel, None, *settings)
+
+    out = torch.complex(convolve(a, c) - convolve(b, d), convolve(a, d) + convolve(b, c))
+    return out if bias is None else out + bias.view(-1, *(1,) * (weight.ndim - 2))
 
 
 def hashable(value: Any) -> Any:

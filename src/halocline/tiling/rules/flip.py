@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from halocline.tiling.rules.gathered import on_whole
+from halocline.tiling.rules.join import Segment, from_segments
 from halocline.tiling.rules.shape import from_front, ints, transpose
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.splice import Segment, splice
 from halocline.tiling.tensor import TileTensor, rule
 
 Ints = tuple[int, ...]
@@ -90,7 +90,7 @@ def roll(input: TileTensor, shifts: Any, dims: Any = None) -> TileTensor:
         shift %= size
         if shift:
             segments = [Segment(0, size - shift, 0, shift), Segment(0, 0, shift, size - shift)]
-            rolled = splice([rolled], segments, axis, rolled.spec.without_margin())
+            rolled = from_segments([rolled], segments, axis, rolled.spec.without_margin())
         else:  # torch copies it, whatever its memory format
             rolled = TileTensor.wrap(rolled.local.clone(memory_format=torch.contiguous_format), rolled.spec)
     return rolled

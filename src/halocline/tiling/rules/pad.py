@@ -21,8 +21,8 @@ from halocline.tiling.function import Function
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.local_operator import Recomputed
 from halocline.tiling.rules.index import getitem
+from halocline.tiling.rules.join import Segment, from_segments
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.splice import Segment, splice
 from halocline.tiling.strides import alias, apart, in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
@@ -186,7 +186,7 @@ def _circular(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:
         axis, spec = spatial.index(d), input.spec
         line = tuple(_padded_cut(c, size, lo, hi) for c in spec.cuts[axis])
         out = spec.with_cuts((*spec.cuts[:axis], line, *spec.cuts[axis + 1 :]))
-        input = splice([input], [Segment(0, *part) for part in parts if part[2]], axis, out)
+        input = from_segments([input], [Segment(0, *part) for part in parts if part[2]], axis, out)
     return TileTensor.wrap(input.local.contiguous(), input.spec)
 
 

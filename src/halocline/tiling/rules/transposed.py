@@ -19,8 +19,7 @@ from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.local_operator import Grads
 from halocline.tiling.plain import all_for_tiles
-from halocline.tiling.rules.complex import in_parts
-from halocline.tiling.rules.convolution import as_autocast, check_image, hashable, tuples
+from halocline.tiling.rules.convolution import as_autocast, check_image, hashable, in_parts, tuples
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
 
