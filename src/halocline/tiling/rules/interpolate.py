@@ -27,9 +27,8 @@ from halocline.tiling.local_operator import Recomputed
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.resample import Taps, resample
 from halocline.tiling.route import index
-from halocline.tiling.rules.adaptive import adaptive_average
-from halocline.tiling.rules.convolution import check_image
 from halocline.tiling.rules.gathered import cut_again, whole
+from halocline.tiling.rules.pooling import adaptive_average
 from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
@@ -224,7 +223,7 @@ def _as_autocast(input: TileTensor, mode: str) -> TileTensor:
 @rule(F.interpolate)
 @per_sample(F.interpolate)
 def interpolate(
-    input: Tensor,
+    input: TileTensor,
     size: Any = None,
     scale_factor: Any = None,
     mode: str = "nearest",
@@ -233,8 +232,6 @@ def interpolate(
     antialias: bool = False,
 ) -> TileTensor:
     dims = input.ndim - 2
-    check_image(F.interpolate, input, dims)
-    assert isinstance(input, TileTensor)
     if mode not in _MODES.get(input.ndim, ()) or (antialias and mode not in ("bilinear", "bicubic")):
         kind = "antialiased " if antialias else ""
         raise untiled(F.interpolate, (input,), why=f"{kind}mode {mode!r} of a tensor of {input.ndim} dims has no rule")
