@@ -144,7 +144,7 @@ def _in_lane(function: Any, run: Any, x: TileTensor, image: int, args: tuple[Any
     batch = cut_in_batch(x) and ndim == image + 2
     other = [d for d in spec.dims if d < -image and not (batch and d == -ndim)]
     if other or ndim < image or (batch and len(spec.ranks) < spec.exchanger.size):
-        why = f"it works on the last {image} dims but the dims {spec.dims} are cut"
+        why = f"it works on the last {image} dims and others must not be cut, but the dims {spec.dims} are"
         if len(spec.dims) < image:
             why = f"{why}; tile with grid={(1,) * (image - len(spec.dims)) + spec.grid}"
         raise untiled(function, (x,), why=why)

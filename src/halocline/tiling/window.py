@@ -145,6 +145,16 @@ def _of_padded(task: Task, padded: Tensor, params: Sequence[Tensor | None]) -> T
     return laid_out(nothing + sum(ties), nothing.stride())
 
 
+def _fetched(where: Geometry, source: Tensor) -> tuple[Route, list[Tensor]]:
+    """The route of the halo, and the strips that came by it."""
+    way = halo_route(where)
+    if not where.exchange:
+        return way, []
+    wait, strips = way.start(source, where.source.exchanger)
+    wait()
+    return way, strips
+
+
 def _padded(task: Task, way: Route, source: Tensor, strips: Sequence[Tensor]) -> Tensor:
     return source if way.same else assembly(task.where, task.where.padded).run(source, strips, way, task.fill)
 
@@ -155,11 +165,7 @@ class _Pad(Function):
     @staticmethod
     def forward(ctx: Any, source: Tensor, where: Geometry, fill: float) -> Tensor:
         ctx.where = where
-        way = halo_route(where)
-        strips: list[Tensor] = []
-        if where.exchange:
-            wait, strips = way.start(source, where.source.exchanger)
-            wait()
+        way, strips = _fetched(where, source)
         padded = assembly(where, where.padded).run(source, strips, way, fill)
         return alias(padded) if padded is source else padded
 
@@ -225,11 +231,7 @@ class _Choose(Function):
     def forward(ctx: Any, source: Tensor, task: Task) -> Tensor:
         assert isinstance(task.operator, Indexed)
         where = task.where
-        way = halo_route(where)
-        strips: list[Tensor] = []
-        if where.exchange:
-            wait, strips = way.start(source, where.source.exchanger)
-            wait()
+        way, strips = _fetched(where, source)
         out, numbers = task.operator.choose(_padded(task, way, source, strips), where)
         ctx.task = task
         ctx.save_for_backward(source, numbers)  # the source's shape and format count, not its values: see Indexed

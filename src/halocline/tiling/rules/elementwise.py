@@ -198,7 +198,9 @@ rule(Tensor.polygamma_)(unary(Tensor.polygamma_))
 
 @rule(torch.frexp, Tensor.frexp)
 def frexp(input: TileTensor) -> Any:
-    return torch.return_types.frexp([TileTensor.wrap(part, input.spec) for part in torch.frexp(input.local)])  # type: ignore[attr-defined]
+    mantissa, exponent = torch.frexp(input.local)
+    both = TileTensor.wrap(mantissa, input.spec), TileTensor.wrap(exponent, input.spec)
+    return torch.return_types.frexp(both)  # type: ignore[attr-defined]
 
 
 @rule(torch.isin)

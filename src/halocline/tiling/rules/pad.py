@@ -191,11 +191,9 @@ def _circular(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:
 
 
 @rule(F.pad, torch.constant_pad_nd)
-def pad(input: Tensor, pad: Sequence[int], mode: Any = "constant", value: complex | None = None) -> Tensor:
+def pad(input: TileTensor, pad: Sequence[int], mode: Any = "constant", value: complex | None = None) -> Tensor:
     if not isinstance(mode, str):  # torch.constant_pad_nd has the value here
         mode, value = "constant", mode
-    if not isinstance(input, TileTensor):
-        raise untiled(F.pad, (input,), why="its input is not tiled but another argument is")
     if mode not in ("constant", "reflect", "replicate", "circular"):
         raise NotImplementedError(f"padding mode {mode!r} is unknown to F.pad; use constant, reflect or replicate")
     given = [int(n) for n in pad]
