@@ -55,13 +55,6 @@ class LaneExchanger(Exchanger):
         self.start({peer: tensor for peer in others}, {peer: parts[peer] for peer in others})()
         return parts
 
-    def _all_reduce(self, tensor: Tensor) -> Tensor:
-        parts = self._all_gather(tensor.clone())
-        tensor.copy_(parts[0])
-        for part in parts[1:]:
-            tensor += part
-        return tensor
-
 
 @lru_cache(maxsize=1024)
 def _exchanger(whole: Exchanger, members: Ints) -> LaneExchanger:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 import torch
@@ -23,13 +22,11 @@ Ints = tuple[int, ...]
 def flipped(spec: TileSpec, axes: Ints) -> TileSpec:
     """The same ranks holding the same pixels of the flipped image."""
     cuts = tuple(tuple(line[-1] - c for c in reversed(line)) if i in axes else line for i, line in enumerate(spec.cuts))
-    ranks = []
-    for place in product(*(range(n) for n in spec.grid)):
-        number = 0
-        for i, (p, n) in enumerate(zip(place, spec.grid)):
-            number = number * n + (n - 1 - p if i in axes else p)
-        ranks.append(spec.ranks[number])
-    new = spec.with_cuts(cuts, tuple(ranks))
+
+    def mirrored(place: Ints) -> Ints:
+        return tuple(n - 1 - p if i in axes else p for i, (p, n) in enumerate(zip(place, spec.grid)))
+
+    new = spec.with_cuts(cuts, spec.permuted_ranks(mirrored, spec.grid))
     if spec.bare:
         return new
     have = [

@@ -69,8 +69,8 @@ class _Training(NamedTuple):
 
     running: Running
     eps: float
-    count: int
-    """Values per channel in the whole batch."""
+    values: int
+    """How many there are per channel in the whole batch."""
     spec: TileSpec
 
 
@@ -80,7 +80,7 @@ class _BatchNorm(Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, weight: Tensor | None, bias: Tensor | None, how: _Training) -> Tensor:
         mean, variance = merge(*channel_moments(owned_part(local, how.spec)), how.spec)
-        update_running(how.running, mean, variance, how.count)
+        update_running(how.running, mean, variance, how.values)
         ctx.how = how
         ctx.save_for_backward(local, weight, bias, mean, variance)
         # The kernels want the parameters in the dtype of the statistics.
@@ -104,7 +104,7 @@ class _BatchNorm(Function):
         sums = how.spec.exchanger.all_reduce(torch.stack([grad_bias, grad_weight]))
         if wanted[0]:
             # All held pixels are normalised, so all their gradients reach the statistics, made of owned pixels only.
-            total = sums / how.count
+            total = sums / how.values
             gain = scale * weight
             along = [1, -1] + [1] * (local.ndim - 2)
             slope = (gain * scale * total[1]).view(along)
@@ -228,7 +228,7 @@ class _BatchNormCuda(Function):
         grad_local: Tensor | None = None
         if wanted[0]:
             if local.numel():
-                counts = _counts(ctx.how.spec, ctx.how.count, local.device)[2]
+                counts = _counts(ctx.how.spec, ctx.how.values, local.device)[2]
                 grad_local = torch.batch_norm_backward_elemt(grad, local, mean, scale, weight, sums, centred, counts)
             else:
                 grad_local = torch.empty_like(local)

@@ -221,9 +221,10 @@ def pad(input: TileTensor, pad: Sequence[int], mode: Any = "constant", value: co
             lo, hi = pads[d]
             if input.shape[d] + min(lo, 0) + min(hi, 0) == 0:  # all is pad: one pixel stays, and is written over
                 first = (slice(None),) * d + (slice(0, 1),)
-                input = torch.masked_fill(getitem(input, first), torch.ones((), dtype=torch.bool), fill)
+                filled = torch.masked_fill(getitem(input, first), torch.ones((), dtype=torch.bool), fill)
+                assert isinstance(filled, TileTensor)
+                input = filled
                 pads[d] = more[d] = (lo - 1, 0) if lo > 0 else (0, hi - 1)
-        assert isinstance(input, TileTensor)
         return _constant(_crop(input, pads), more, fill)
     if mode == "circular":
         out = _circular(_crop(input, pads), more)

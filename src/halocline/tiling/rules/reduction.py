@@ -302,7 +302,7 @@ def vector_norm(
     if ord in (inf, -inf):
         return extreme(torch.amax if ord > 0 else torch.amin, torch.abs(x), dims, keepdim)  # type: ignore[arg-type]
     if ord == 0 and x.is_complex():  # or torch warns of a single value
-        x = torch.abs(x)
+        x = torch.abs(x)  # type: ignore[assignment]
     return _merged(
         lambda part: torch.linalg.vector_norm(part, ord, dims, keepdim),
         lambda parts: torch.linalg.vector_norm(parts, ord, 0) if ord else parts.sum(0),  # of counts

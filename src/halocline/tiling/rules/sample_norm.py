@@ -186,7 +186,7 @@ def _as_torch(plain: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 @rule(F.instance_norm)
-def instance_norm(input: Tensor, running_mean: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+def instance_norm(input: Any, running_mean: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
     if isinstance(input, TileTensor) and cut_in_batch(input) and running_mean is not None:
         # The running statistics are of all samples: every rank needs them all.
         return on_whole(lambda whole: _as_torch(whole, running_mean, *args, **kwargs), input)

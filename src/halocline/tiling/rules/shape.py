@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -33,16 +32,12 @@ def moved(spec: TileSpec, dims: Ints) -> TileSpec:
     order = sorted(range(len(dims)), key=lambda i: dims[i])
     if order == list(range(len(dims))):
         return spec if dims == spec.dims else spec.with_dims(dims)
-    ranks = []
-    for place in product(*(range(spec.grid[i]) for i in order)):
-        old = dict(zip(order, place))
-        number = 0
-        for i, n in enumerate(spec.grid):
-            number = number * n + old[i]
-        ranks.append(spec.ranks[number])
+    ranks = spec.permuted_ranks(
+        lambda new: [new[order.index(i)] for i in range(len(new))], [spec.grid[i] for i in order]
+    )
     cuts = tuple(spec.cuts[i] for i in order)
     have = tuple(tuple(box[i] for i in order) for box in spec.have)
-    return TileSpec(cuts, spec.exchanger, tuple(dims[i] for i in order), tuple(ranks), have)
+    return TileSpec(cuts, spec.exchanger, tuple(dims[i] for i in order), ranks, have)
 
 
 def at(spec: TileSpec, positions: Sequence[int], ndim: int) -> TileSpec:
