@@ -342,13 +342,13 @@ def _module_path() -> str:
 
 
 def find_tiles(args: Iterable[Any]) -> list[TileTensor]:
-    """The tiles among the arguments of a call, lists and tuples included, in order."""
+    """The tiles among the arguments of a call, containers included, in order."""
     found: list[TileTensor] = []
     for value in args:
         if isinstance(value, TileTensor):
             found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(find_tiles(value))
+        elif isinstance(value, (list, tuple, dict)):
+            found.extend(find_tiles(value.values() if isinstance(value, dict) else value))
     return found
 
 

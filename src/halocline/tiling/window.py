@@ -9,7 +9,7 @@ input: that is rebuilt when its gradient is due. So a tile saves no more than on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -59,10 +59,10 @@ def windowed(
         return TileTensor.wrap(operator.forward(x.local, where, params), where.out)
     task = Task(where, reaches, operator, fill, linear, POLICY())
     if _values_of_largest(x.spec, tuple(x.local.shape)) <= SMALL:
-        return TileTensor.wrap(_of_padded(task, _PAD(x.local, where, fill), params), where.out)
+        return TileTensor.wrap(_of_padded(task, _Pad.run(x.local, where, fill), params), where.out)
     if isinstance(operator, Indexed) and x.local.device.type in INDEXED_ON and not where.empty:
-        return TileTensor.wrap(_CHOOSE(x.local, task), where.out)
-    return TileTensor.wrap(_APPLY(x.local, task, *params), where.out)
+        return TileTensor.wrap(_Choose.run(x.local, task), where.out)
+    return TileTensor.wrap(_Windowed.run(x.local, task, *params), where.out)
 
 
 @lru_cache(maxsize=4096)
@@ -172,7 +172,7 @@ class _Pad(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         _require_pixels(ctx.where)
-        return _UNPAD(grad, ctx.where), None, None
+        return _Unpad.run(grad, ctx.where), None, None
 
 
 class _Unpad(Function):
@@ -186,7 +186,7 @@ class _Unpad(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _PAD(grad, ctx.where, 0.0), None
+        return _Pad.run(grad, ctx.where, 0.0), None
 
 
 def _return_halo(where: Geometry, grad_padded: Tensor) -> Tensor:
@@ -247,13 +247,6 @@ class _Choose(Function):
         return _return_halo(where, ctx.task.operator.give(grad, like, numbers, where)), None
 
 
-# Function.apply, without its search for functorch's transforms, which a tile does not go through.
-_PAD: Callable[..., Tensor] = super(torch.autograd.Function, _Pad).apply
-_UNPAD: Callable[..., Tensor] = super(torch.autograd.Function, _Unpad).apply
-_CHOOSE: Callable[..., Tensor] = super(torch.autograd.Function, _Choose).apply
-_APPLY: Callable[..., Tensor] = super(torch.autograd.Function, _Windowed).apply
-
-
 def _require_pixels(where: Geometry) -> None:
     """Refuse a gradient of gradients where some rank computes nothing: ranks would not meet in the same order."""
     if torch.is_grad_enabled() and any(is_empty(where.out.own[rank]) for rank in where.out.ranks):
@@ -268,7 +261,7 @@ def _backward_with_graph(
 ) -> Grads:
     """The gradients as functions of all they depend on, for a gradient of gradients: the operator runs once more."""
     _require_pixels(task.where)
-    out = _of_padded(task, _PAD(source, task.where, task.fill), params)
+    out = _of_padded(task, _Pad.run(source, task.where, task.fill), params)
     asked = [t for t, w in zip((source, *params), wanted) if t is not None and w]
     found = iter(torch.autograd.grad(out, asked, grad, create_graph=True))
     return [next(found) if t is not None and w else None for t, w in zip((source, *params), wanted)]

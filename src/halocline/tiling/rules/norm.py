@@ -246,11 +246,6 @@ def _dense(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     return definite(tensor.contiguous())
 
 
-# Function.apply, without its search for functorch's transforms, which a tile does not go through.
-_ANYWHERE: Callable[..., Tensor] = super(torch.autograd.Function, _BatchNorm).apply
-_ON_GPU: Callable[..., Tensor] = super(torch.autograd.Function, _BatchNormCuda).apply
-
-
 @rule(F.batch_norm)
 def batch_norm(
     input: Tensor,
@@ -276,8 +271,8 @@ def batch_norm(
         weight, bias = all_for_tiles((weight, bias), spec.exchanger)
         out = F.batch_norm(definite(local), running_mean, running_var, weight, bias, training, momentum, eps)
         return TileTensor.wrap(with_definite_gradient(as_on_whole(out, spec, _plain, (input,))), spec)
-    normalise = _ON_GPU if local.is_cuda and spec.bare else _ANYWHERE
-    out = normalise(local, weight, bias, _Training((running_mean, running_var, momentum), eps, count, spec))
+    norm = _BatchNormCuda if local.is_cuda and spec.bare else _BatchNorm
+    out = norm.run(local, weight, bias, _Training((running_mean, running_var, momentum), eps, count, spec))
     return TileTensor.wrap(as_on_whole(out, spec, _plain, (input,)), spec)
 
 
