@@ -159,14 +159,12 @@ class TileTensor(Tensor):
     def numel(self) -> int:
         return self.shape.numel()
 
-    def nelement(self) -> int:
-        return self.shape.numel()
+    nelement = numel
 
     def dim(self) -> int:
         return self._local.ndim
 
-    def ndimension(self) -> int:
-        return self._local.ndim
+    ndimension = dim
 
     @property
     def ndim(self) -> int:  # type: ignore[override]

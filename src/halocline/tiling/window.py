@@ -315,11 +315,11 @@ def _backward_in_parts(
     first = (wanted[0], *(w and i == 0 for i, w in enumerate(wanted[1:])))
     if any(first):
         for seam in parts.seams:
-            pieces = assembly(where, seam.padded)
+            around = assembly(where, seam.padded)
             part = grad[index(slices(seam.out_box, where.out_box), way.dims)].contiguous()
-            found = operator.backward(part, pieces.halo_alone(source, strips, way), seam, params, first)
+            found = operator.backward(part, around.halo_alone(source, strips, way), seam, params, first)
             if found[0] is not None:
-                pieces.return_halo(found[0], returns)
+                around.return_halo(found[0], returns)
             extra = [
                 new if old is None else old + new if new is not None else old for old, new in zip(extra, found[1:])
             ]

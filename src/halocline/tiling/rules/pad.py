@@ -180,8 +180,8 @@ def _circular(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:
         if not lo and not hi:
             continue
         if d not in spatial:
-            pieces = [input.local.narrow(d, start, length) for start, _, length in parts]
-            input = TileTensor.wrap(torch.cat(pieces, d), input.spec)
+            segments = [input.local.narrow(d, start, length) for start, _, length in parts]
+            input = TileTensor.wrap(torch.cat(segments, d), input.spec)
             continue
         axis, spec = spatial.index(d), input.spec
         line = tuple(_padded_cut(c, size, lo, hi) for c in spec.cuts[axis])
