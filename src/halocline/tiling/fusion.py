@@ -28,10 +28,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from halocline.tiling.boxes import Box, Cuts, Reach, clip, contains, is_empty
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.geometry import needed
-from halocline.tiling.randomness import kept_randomness
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, find_tiles
-from halocline.tiling.untouched import untouched
+from halocline.tiling.untouched import without_trace
 
 Boxes = tuple[Box, ...]
 Module = TypeVar("Module", bound=nn.Module)
@@ -249,7 +248,7 @@ def _halos_of(
     tape = _Tape()
     silent.watcher = tape.watch
     try:
-        with torch.no_grad(), kept_randomness(tiles[0].device), untouched(modules, own_tensors=True):
+        with without_trace(modules, tiles[0].device):
             blank: dict[int, TileTensor] = {}
             for tile in tiles:
                 spec = tile.spec

@@ -24,6 +24,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from halocline.tiling.randomness import kept_randomness
+
 _FOREIGN = {*sys.stdlib_module_names, "torch", "numpy", "halocline"} - {"__main__"}
 STATES = (torch.Generator, random.Random, numpy.random.Generator, numpy.random.RandomState, numpy.ndarray)
 """What is changed as a whole."""
@@ -274,6 +276,13 @@ def untouched(modules: Iterable[nn.Module], own_tensors: bool = False) -> Iterat
     finally:
         for _, thing, content, _ in kept:
             _restore(thing, content)
+
+
+@contextmanager
+def without_trace(modules: Iterable[nn.Module], device: torch.device) -> Iterator[None]:
+    """For a forward with real data that is run only to learn something: no gradient, no change, no random number."""
+    with torch.no_grad(), kept_randomness(device), untouched(modules, own_tensors=True):
+        yield
 
 
 def _copy(tensor: Tensor) -> Tensor:
