@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from halocline.tiling.rules.dropout import _whole as whole_like
-from halocline.tiling.rules.gathered import cut_again, whole
+from halocline.tiling.rules.gathered import whole
+from halocline.tiling.rules.lines import cut_again
 from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
 
 
