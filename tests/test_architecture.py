@@ -52,6 +52,7 @@ WHOLE_ROOM: dict[str, str] = {
     "runtime/transports/test_gpu_transport.py": "the transports of a GPU, by their benchmark",
     "simulation/test_formulas.py": "schedules and simulator against published formulas",
     "tiling/test_checkpoint.py": "recomputation of any operator",
+    "tiling/test_complex.py": "complex numbers in any operator",
     "tiling/test_functional_sweep.py": "every function of torch.nn.functional",
     "tiling/test_gradient_kinds.py": "gradients of every kind of parameter",
     "tiling/test_losses.py": "losses made of many operators",

@@ -16,7 +16,7 @@ def test_one_rank_needs_no_group() -> None:
     assert torch.equal(nn.Identity()(x).full(), image((1, 3, 5, 5)))
 
 
-def test_a_piece_is_a_tile() -> None:
+def test_an_own_tile_is_taken_as_it_is() -> None:
     whole = image((1, 2, 7, 9))
 
     def run(exchanger: ThreadExchanger) -> None:
@@ -27,7 +27,7 @@ def test_a_piece_is_a_tile() -> None:
         assert torch.equal(full, whole * whole)
         tiling.backward(full.sum(), [], exchanger)
         assert_close(piece.grad, 2 * piece.detach(), 1e-15, "gradient of the piece")
-        with pytest.raises(ValueError, match="passed a piece"):
+        with pytest.raises(ValueError, match="passed a tile"):
             tiling.tile(whole, (2, 2), exchanger, size=(7, 9))
 
     on_threads(4, run)

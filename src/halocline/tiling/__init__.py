@@ -9,15 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halocline.tiling.cutting import redistribute, tile
-    from halocline.tiling.exchanger import Exchanger, NoCommunication, ThreadExchanger, Traffic, traffic
-    from halocline.tiling.fusion import fuse, fused, run_fused
-    from halocline.tiling.gradient import backward
-    from halocline.tiling.overlapping import Policy, overlap
-    from halocline.tiling.own_rule import rule
-    from halocline.tiling.plain import for_tiles
-    from halocline.tiling.spec import TileSpec
-    from halocline.tiling.tensor import TileTensor, UntiledOperation
+    from halocline.tiling.cutting import redistribute as redistribute
+    from halocline.tiling.cutting import tile as tile
+    from halocline.tiling.exchanger import Exchanger as Exchanger
+    from halocline.tiling.exchanger import NoCommunication as NoCommunication
+    from halocline.tiling.exchanger import ThreadExchanger as ThreadExchanger
+    from halocline.tiling.exchanger import Traffic as Traffic
+    from halocline.tiling.exchanger import traffic as traffic
+    from halocline.tiling.fusion import fuse as fuse
+    from halocline.tiling.fusion import fused as fused
+    from halocline.tiling.fusion import run_fused as run_fused
+    from halocline.tiling.overlapping import Policy as Policy
+    from halocline.tiling.overlapping import overlap as overlap
+    from halocline.tiling.own_rule import rule as rule
+    from halocline.tiling.plain import for_tiles as for_tiles
+    from halocline.tiling.rules.differentiate import backward as backward
+    from halocline.tiling.spec import TileSpec as TileSpec
+    from halocline.tiling.tensor import TileTensor as TileTensor
+    from halocline.tiling.tensor import UntiledOperation as UntiledOperation
 
 _HOMES = {
     "Exchanger": "exchanger",
@@ -28,7 +37,7 @@ _HOMES = {
     "TileTensor": "tensor",
     "Traffic": "exchanger",
     "UntiledOperation": "tensor",
-    "backward": "gradient",
+    "backward": "rules.differentiate",
     "for_tiles": "plain",
     "fuse": "fusion",
     "fused": "fusion",
@@ -40,26 +49,7 @@ _HOMES = {
     "traffic": "exchanger",
 }
 
-__all__ = [
-    "Exchanger",
-    "NoCommunication",
-    "Policy",
-    "ThreadExchanger",
-    "TileSpec",
-    "TileTensor",
-    "Traffic",
-    "UntiledOperation",
-    "backward",
-    "for_tiles",
-    "fuse",
-    "fused",
-    "overlap",
-    "redistribute",
-    "rule",
-    "run_fused",
-    "tile",
-    "traffic",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -71,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -32,9 +32,9 @@ def tile(
 ) -> TileTensor:
     """This rank's tile of an image, whose last len(grid) dims are spatial and are cut into `grid` tiles, row-major.
 
-    Every rank of the group passes the whole image, or its own piece and the whole image's `size`. `cuts` gives the
+    Every rank of the group passes the whole image, or its own tile and the whole image's `size`. `cuts` gives the
     boundaries of uneven tiles per dim, each from 0 to the size, in place of `grid`. The gradient of a whole image is
-    whole on every rank; that of a piece, which must be a leaf if it has one, is the piece's.
+    whole on every rank; that of a tile, which must be a leaf if it has one, is the tile's.
     """
     exchanger = exchanger_for(group)
     if (grid is None) == (cuts is None):
@@ -56,12 +56,12 @@ def tile(
     if size is not None:
         if tuple(image.shape[-spatial:]) != shape(spec.box):
             raise ValueError(
-                f"rank {exchanger.rank} owns {shape(spec.box)} pixels ({spec.box}) of size {whole} but passed a piece "
-                f"of {tuple(image.shape[-spatial:])}; pass that piece, or give cuts= that match the pieces"
+                f"rank {exchanger.rank} owns {shape(spec.box)} pixels ({spec.box}) of size {whole} but passed a tile "
+                f"of {tuple(image.shape[-spatial:])}; pass that tile, or give cuts= that match the tiles"
             )
         if image.requires_grad and not image.is_leaf:
             raise ValueError(
-                f"the piece of rank {exchanger.rank} was computed from tensors that want a gradient, and would give "
+                f"the tile of rank {exchanger.rank} was computed from tensors that want a gradient, and would give "
                 f"them this rank's part of it: pass the whole image, or compute on the tile that this function returns"
             )
         return TileTensor.wrap(image, spec)

@@ -98,8 +98,13 @@ class Exchanger(ABC):
     @abstractmethod
     def _start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Wait: ...
 
-    @abstractmethod
-    def _all_reduce(self, tensor: Tensor) -> Tensor: ...
+    def _all_reduce(self, tensor: Tensor) -> Tensor:
+        """In the order of the ranks, so that all have the same sum."""
+        first, *others = self._all_gather(tensor.clone())
+        tensor.copy_(first)
+        for part in others:
+            tensor += part
+        return tensor
 
     @abstractmethod
     def _all_gather(self, tensor: Tensor) -> Tensor | list[Tensor]:
@@ -281,13 +286,6 @@ class ThreadExchanger(Exchanger):
             if peer != self.rank:
                 self._wires[self.rank, peer].put(mine)
         return [mine if peer == self.rank else self._take(peer) for peer in range(self.size)]
-
-    def _all_reduce(self, tensor: Tensor) -> Tensor:
-        parts = self._all_gather(tensor)
-        total = parts[0].clone()
-        for part in parts[1:]:
-            total += part
-        return tensor.copy_(total)
 
 
 # One exchanger per process group, so that the geometry cached for its specs is found again at the next step.

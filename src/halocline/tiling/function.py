@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import _SingleLevelFunction
 
 
 class Function(torch.autograd.Function):
@@ -20,8 +21,12 @@ class Function(torch.autograd.Function):
     Ranks run the same operators, so either all of them have a gradient here or none: none of them exchanges then.
     """
 
+    run: ClassVar[Callable[..., Any]]
+    """`apply`, without its search for functorch's transforms, which a tile does not go through."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.run = super(_SingleLevelFunction, cls).apply  # type: ignore[misc]
         cls.forward = staticmethod(_noting(cls.forward))  # type: ignore[method-assign]
         cls.backward = staticmethod(_passing(cls.backward))  # type: ignore[method-assign]
 

@@ -28,10 +28,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from halocline.tiling.boxes import Box, Cuts, Reach, clip, contains, is_empty
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.geometry import needed
-from halocline.tiling.randomness import kept_randomness
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.tensor import TileTensor
-from halocline.tiling.untouched import untouched
+from halocline.tiling.tensor import TileTensor, find_tiles
+from halocline.tiling.untouched import without_trace
 
 Boxes = tuple[Box, ...]
 Module = TypeVar("Module", bound=nn.Module)
@@ -123,7 +122,7 @@ _HALOS: WeakKeyDictionary[nn.Module, dict[Any, tuple[Boxes, ...] | None]] = Weak
 
 def _prefetch(modules: Sequence[nn.Module], args: tuple[Any, ...], call: Callable[..., Any] | None = None) -> Any:
     """The arguments of a group's first module, holding the margins that the group needs."""
-    tiles = _tiles(args)
+    tiles = find_tiles(args)
     if not tiles or any(isinstance(t, _Recorded) for t in tiles):
         return args
     halos = _HALOS.setdefault(modules[0], {})
@@ -150,22 +149,11 @@ def _agreed(halos: tuple[Boxes, ...] | None, tile: TileTensor) -> tuple[Boxes, .
     return halos if bool((digests == digest).all()) else None
 
 
-def _tiles(value: Any) -> list[TileTensor]:
-    """The tiles in an argument or a result, containers included, in order."""
-    if isinstance(value, TileTensor):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        return []
-    return [tile for item in value for tile in _tiles(item)]
-
-
 def _replace(value: Any, new: dict[int, TileTensor]) -> Any:
     """`value` with other tiles in place of those that `new` names by identity."""
     if isinstance(value, TileTensor):
         return new[id(value)]
-    if not _tiles(value):
+    if not find_tiles((value,)):
         return value
     if isinstance(value, dict):
         return type(value)((k, _replace(v, new)) for k, v in value.items())
@@ -177,7 +165,7 @@ def _replace(value: Any, new: dict[int, TileTensor]) -> Any:
 
 
 @dataclass(frozen=True)
-class _Node:
+class _TileNode:
     """A tiled tensor of the record."""
 
     number: int
@@ -186,7 +174,7 @@ class _Node:
 
 
 @dataclass(frozen=True)
-class _Reached:
+class _WindowUse:
     """One use of a window inside a call: `out` reads `source` by `reaches`."""
 
     source: tuple[Cuts, ...]
@@ -198,45 +186,45 @@ class _Reached:
 
 @dataclass(frozen=True)
 class _Call:
-    inputs: tuple[_Node, ...]
-    outputs: tuple[_Node, ...]
-    reached: tuple[_Reached, ...]
+    inputs: tuple[_TileNode, ...]
+    outputs: tuple[_TileNode, ...]
+    reached: tuple[_WindowUse, ...]
 
 
 @dataclass(eq=False)
 class _Tape:
     nodes: int = 0
-    reached: list[_Reached] = field(default_factory=list)
+    reached: list[_WindowUse] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
 
     def watch(self, spec: TileSpec, reaches: tuple[Reach, ...], out: TileSpec) -> None:
-        self.reached.append(_Reached(spec.cuts, spec.size, reaches, out.cuts, out.own))
+        self.reached.append(_WindowUse(spec.cuts, spec.size, reaches, out.cuts, out.own))
 
-    def add(self, tile: TileTensor) -> _Node:
+    def add(self, tile: TileTensor) -> _TileNode:
         """The node of a tile, which from now on records what is done with it."""
         if not isinstance(tile, _Recorded):
             self.nodes += 1
             tile.__class__ = _Recorded
             assert isinstance(tile, _Recorded)
-            tile.node, tile.tape = _Node(self.nodes, tile.spec.cuts, tile.spec.own), self
+            tile.node, tile.tape = _TileNode(self.nodes, tile.spec.cuts, tile.spec.own), self
         return tile.node
 
 
 class _Recorded(TileTensor):
     """A tile that notes every operator it goes through. A class of its own, so that other tiles pay nothing for it."""
 
-    node: _Node
+    node: _TileNode
     tape: _Tape
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = [t for t in _tiles((*args, *(kwargs or {}).values())) if isinstance(t, _Recorded)]
+        inputs = [t for t in find_tiles((args, kwargs)) if isinstance(t, _Recorded)]
         tape, counter = inputs[0].tape, inputs[0].spec.exchanger.counter
         seen, exchanges = len(tape.reached), counter.exchanges
         result = super().__torch_function__(func, types, args, kwargs)
         reached = tuple(tape.reached[seen:])
         given = tuple(t.node for t in inputs)
-        outputs = tuple(tape.add(t) for t in _tiles(result))
+        outputs = tuple(tape.add(t) for t in find_tiles((result,)))
         # An operator that moves pixels otherwise than by windows takes owned pixels only: nothing to hold for it.
         if outputs and (reached or counter.exchanges == exchanges):
             tape.calls.append(_Call(given, outputs, reached))
@@ -254,13 +242,13 @@ def _halos_of(
     The group runs once without communication and without a trace in what it keeps or in the random numbers; what
     it computes is thrown away.
     """
-    tiles = _tiles(args)
+    tiles = find_tiles(args)
     exchanger = tiles[0].spec.exchanger
     silent = _RECORDERS.setdefault(exchanger, NoCommunication(exchanger.rank, exchanger.size))
     tape = _Tape()
     silent.watcher = tape.watch
     try:
-        with torch.no_grad(), kept_randomness(tiles[0].device), untouched(modules, own_tensors=True):
+        with without_trace(modules, tiles[0].device):
             blank: dict[int, TileTensor] = {}
             for tile in tiles:
                 spec = tile.spec

@@ -28,7 +28,7 @@ class Assembly:
     """How the pixels of one box come together."""
 
     size: tuple[int, ...]
-    pieces: tuple[tuple[int, Index, Index], ...]
+    taken: tuple[tuple[int, Index, Index], ...]
     """(source, where in it, where in the box)"""
     fills: tuple[Index, ...]
     """Where in the box lies padding."""
@@ -41,14 +41,14 @@ class Assembly:
         """The box with what was received in it, and zero elsewhere."""
         box = empty_as(tile, way.resize(tile, self.size)).zero_()
         strips = way.each(strips, tile)
-        for source, there, here in self.pieces:
+        for source, there, here in self.taken:
             if source != TILE:
                 box[here].copy_(strips[source][there])
         return box
 
     def return_halo(self, grad: Tensor, strips: Sequence[Tensor]) -> None:
         """Add the gradient of the box, where it was received, to that of the strips."""
-        for source, there, here in self.pieces:
+        for source, there, here in self.taken:
             if source != TILE:
                 strips[source][there].add_(grad[here])
 
@@ -79,13 +79,13 @@ class Assembly:
         for place in self.fills:
             box[place] = fill
         if self.whole:
-            for source, there, here in self.pieces:
+            for source, there, here in self.taken:
                 if source == TILE:
                     copy_pixels(box[here], tile[there])
             way.place(box, strips)
             return box
         strips = way.each(strips, tile)
-        for source, there, here in self.pieces:
+        for source, there, here in self.taken:
             box[here].copy_((tile if source == TILE else strips[source])[there])
         return box
 
@@ -108,35 +108,35 @@ def assembly(where: Geometry, box: Box) -> Assembly:
     for i, strip in enumerate(way.receives):
         arrived = intersect(owned[strip.peer], where.need[rank])
         sources.append((i, arrived, arrived))
-    pieces = []
+    taken = []
     for number, part, held in sources:
         common = intersect(part, box)
         if not is_empty(common) and not is_empty(part):
-            pieces.append((number, common, held))
+            taken.append((number, common, held))
     return Assembly(
         shape(box),
         tuple(
-            (n, index(slices(part, held), spec.dims), index(slices(part, box), spec.dims)) for n, part, held in pieces
+            (n, index(slices(part, held), spec.dims), index(slices(part, box), spec.dims)) for n, part, held in taken
         ),
         tuple(index(slab, spec.dims) for slab in border(box, intersect(where.in_box, box))),
-        _row(pieces, box, spec.dims),
+        _row(taken, box, spec.dims),
         box == where.padded,
     )
 
 
 def _row(
-    pieces: list[tuple[int, Box, Box]], box: Box, dims: tuple[int, ...]
+    taken: list[tuple[int, Box, Box]], box: Box, dims: tuple[int, ...]
 ) -> tuple[int, tuple[tuple[int, int], ...]] | None:
     """The `row` of an Assembly, where whole sources lie side by side in one dim."""
-    if is_empty(box) or any(part != held for _, part, held in pieces):
+    if is_empty(box) or any(part != held for _, part, held in taken):
         return None
-    differing = {d for _, part, _ in pieces for d, (a, b) in enumerate(zip(part, box)) if a != b}
-    if not any(n == TILE for n, _, _ in pieces) or len(differing) > 1:
+    differing = {d for _, part, _ in taken for d, (a, b) in enumerate(zip(part, box)) if a != b}
+    if not any(n == TILE for n, _, _ in taken) or len(differing) > 1:
         return None
     d = differing.pop() if differing else 0
     lengths = []
     at = box[d][0]
-    for number, part, _ in sorted(pieces, key=lambda piece: piece[1][d]):
+    for number, part, _ in sorted(taken, key=lambda part: part[1][d]):
         start, stop = part[d]
         if start > at:
             lengths.append((FILL, start - at))

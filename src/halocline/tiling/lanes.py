@@ -55,13 +55,6 @@ class LaneExchanger(Exchanger):
         self.start({peer: tensor for peer in others}, {peer: parts[peer] for peer in others})()
         return parts
 
-    def _all_reduce(self, tensor: Tensor) -> Tensor:
-        parts = self._all_gather(tensor.clone())
-        tensor.copy_(parts[0])
-        for part in parts[1:]:
-            tensor += part
-        return tensor
-
 
 @lru_cache(maxsize=1024)
 def _exchanger(whole: Exchanger, members: Ints) -> LaneExchanger:
@@ -120,20 +113,19 @@ def per_sample(function: Any, dims: int | None = None) -> Callable[[Rule], Rule]
 
     The rule itself is written for tiles cut in all of those and in no other dim. A batch that is cut, too, is seen one
     lane at a time; a dim that is not cut is seen as one tile; where only the batch is cut, nothing but `function` on
-    the samples held here is needed.
+    the samples held here is needed. Anything else is refused.
     """
 
     def decorate(run: Rule) -> Rule:
         @wraps(run)
-        def on_lanes(*args: Any, **kwargs: Any) -> Any:
-            x = args[0]
+        def on_lanes(x: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(x, TileTensor):
-                return run(*args, **kwargs)
+                raise untiled(function, (x, *args), kwargs, why="its input is not tiled but another argument is")
             image = x._local.ndim - 2 if dims is None else dims
-            spec = x.spec
-            if len(spec.dims) == image and spec.dims[0] == -image:
-                return run(*args, **kwargs)
-            return _in_lane(function, run, x, image, args[1:], kwargs)
+            cut = x.spec.dims
+            if len(cut) == image and cut[0] == -image:
+                return run(x, *args, **kwargs)
+            return _in_lane(function, run, x, image, args, kwargs)
 
         return on_lanes  # type: ignore[return-value]
 
@@ -145,7 +137,10 @@ def _in_lane(function: Any, run: Any, x: TileTensor, image: int, args: tuple[Any
     batch = cut_in_batch(x) and ndim == image + 2
     other = [d for d in spec.dims if d < -image and not (batch and d == -ndim)]
     if other or ndim < image or (batch and len(spec.ranks) < spec.exchanger.size):
-        return run(x, *args, **kwargs)  # which refuses it
+        why = f"it works on the last {image} dims and others must not be cut, but the dims {spec.dims} are"
+        if len(spec.dims) < image:
+            why = f"{why}; tile with grid={(1,) * (image - len(spec.dims)) + spec.grid}"
+        raise untiled(function, (x,), why=why)
     if batch and len(spec.dims) == 1:
         args = all_for_tiles(args, spec.exchanger)
         kwargs = dict(zip(kwargs, all_for_tiles(tuple(kwargs.values()), spec.exchanger)))

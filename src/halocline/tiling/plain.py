@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
-from halocline.tiling.boxes import slices
+from halocline.tiling.boxes import Interval, slices
 from halocline.tiling.exchanger import Exchanger
 from halocline.tiling.function import Function
 from halocline.tiling.route import index, move
@@ -151,8 +151,7 @@ class _Gather(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         spec = ctx.spec
-        mine = cut(grad, spec.without_margin())
-        return (mine if spec.bare else _among_zeros(mine, spec)), None
+        return owned_among_zeros(cut(grad, spec.without_margin()), spec), None
 
 
 class _Cut(Function):
@@ -169,12 +168,17 @@ class _Cut(Function):
         return gather(grad, ctx.spec), None
 
 
-def _among_zeros(owned: Tensor, spec: TileSpec) -> Tensor:
-    """Owned pixels among zeros for the margin."""
-    pads = [0] * (2 * -min(spec.dims))
-    for dim, (a, b), (start, stop) in zip(spec.dims, spec.box, spec.held):
+def among_zeros(part: Tensor, dims: Sequence[int], box: Sequence[Interval], around: Sequence[Interval]) -> Tensor:
+    """The pixels of a box, which lie along `dims` (negative), among zeros for the box around it."""
+    pads = [0] * (2 * -min(dims, default=0))
+    for dim, (a, b), (start, stop) in zip(dims, box, around):
         pads[-2 * dim - 2], pads[-2 * dim - 1] = a - start, stop - b
-    return F.pad(owned, pads)
+    return F.pad(part, pads)
+
+
+def owned_among_zeros(owned: Tensor, spec: TileSpec) -> Tensor:
+    """Owned pixels, with zeros for the margin."""
+    return owned if spec.bare else among_zeros(owned, spec.dims, spec.box, spec.held)
 
 
 def all_sum(part: Tensor, exchanger: Exchanger) -> Tensor:

@@ -84,13 +84,20 @@ class Route:
     def start(self, source: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
         """Send what peers need; the strips, in the order of `receives`, are filled after the returned wait."""
         source = computed(source)
-        if packed(source, self.dims):
-            return self._start_rows(self.sends, source, self.receives, source, exchanger)
-        sends = {s.peer: s.of(source).contiguous() for s in self.sends}
-        strips = [source.new_empty(self.resize(source, s.size)) for s in self.receives]
-        return exchanger.start(sends, {s.peer: t for s, t in zip(self.receives, strips)}), strips
+        return self._start(self.sends, source, self.receives, source, exchanger)
 
-    def _start_rows(
+    def start_back(self, grad: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
+        """Send the gradient of what was received back to its owners; the strips are in the order of `sends`."""
+        grad = computed(grad)
+        return self._start(self.receives, grad, self.sends, grad, exchanger)
+
+    def start_strips_back(
+        self, grads: Sequence[Tensor], like: Tensor, exchanger: Exchanger
+    ) -> tuple[Wait, list[Tensor]]:
+        """The same from the gradients of the strips themselves, in the order of `receives`."""
+        return self._start(self.receives, grads, self.sends, like, exchanger)
+
+    def _start(
         self,
         sends: tuple[Strip, ...],
         source: Tensor | Sequence[Tensor],
@@ -98,19 +105,21 @@ class Route:
         like: Tensor,
         exchanger: Exchanger,
     ) -> tuple[Wait, list[Tensor]]:
-        """Send strips, of one tensor or as they are given, as rows."""
-        samples = like.shape[0]
+        """Send strips, of one tensor or as they are given; as rows, where they travel so."""
         parts: Sequence[Tensor] = ()
-        if not isinstance(source, Tensor):
-            parts = [as_rows(strip) for strip in source]
-        elif sends:
-            parts = by_strip(pack(source, sends), sends, samples)
-        arriving = empty_rows(receives, like)
-        landing = by_strip(arriving, receives, samples) if receives else ()
-        wait = exchanger.start(
-            {s.peer: t for s, t in zip(sends, parts)}, {s.peer: t for s, t in zip(receives, landing)}
-        )
-        return wait, [arriving]
+        if packed(like, self.dims):
+            samples = like.shape[0]
+            if not isinstance(source, Tensor):
+                parts = [as_rows(strip) for strip in source]
+            elif sends:
+                parts = by_strip(pack(source, sends), sends, samples)
+            arriving = [empty_rows(receives, like)]
+            landing: Sequence[Tensor] = by_strip(arriving[0], receives, samples) if receives else ()
+        else:
+            parts = [s.of(source).contiguous() for s in sends] if isinstance(source, Tensor) else source
+            landing = arriving = [like.new_empty(self.resize(like, s.size)) for s in receives]
+        sent = {s.peer: t for s, t in zip(sends, parts)}
+        return exchanger.start(sent, {s.peer: t for s, t in zip(receives, landing)}), arriving
 
     def each(self, strips: Sequence[Tensor], like: Tensor) -> Sequence[Tensor]:
         """What arrived in the forward as one tensor per strip, in the order of `receives`."""
@@ -133,23 +142,6 @@ class Route:
             return
         for where, strip in zip(self.receives, strips):
             target[where.at].copy_(strip)
-
-    def start_back(self, grad: Tensor, exchanger: Exchanger) -> tuple[Wait, list[Tensor]]:
-        """Send the gradient of what was received back to its owners; the strips are in the order of `sends`."""
-        grad = computed(grad)
-        if packed(grad, self.dims):
-            return self._start_rows(self.receives, grad, self.sends, grad, exchanger)
-        return self.start_strips_back([s.of(grad).contiguous() for s in self.receives], grad, exchanger)
-
-    def start_strips_back(
-        self, grads: Sequence[Tensor], like: Tensor, exchanger: Exchanger
-    ) -> tuple[Wait, list[Tensor]]:
-        """The same from the gradients of the strips themselves, in the order of `receives`."""
-        if packed(like, self.dims):
-            return self._start_rows(self.receives, grads, self.sends, like, exchanger)
-        strips = [like.new_empty(self.resize(like, s.size)) for s in self.sends]
-        sends = {s.peer: grad for s, grad in zip(self.receives, grads)}
-        return exchanger.start(sends, {s.peer: t for s, t in zip(self.sends, strips)}), strips
 
     def accumulate(self, grad: Tensor, source_size: tuple[int, ...], strips: Sequence[Tensor]) -> Tensor:
         """The gradient of the source: that of what was kept plus what came back from each peer."""

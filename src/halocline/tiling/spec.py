@@ -5,11 +5,12 @@ Knows boxes and the group's exchanger; nothing of tensors' values or of operator
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise, product
 
-from halocline.tiling.boxes import Box, Cuts, clip, contains, intersect, shape
+from halocline.tiling.boxes import Box, Cuts, contains, grow, intersect, shape
 from halocline.tiling.exchanger import Exchanger
 
 
@@ -73,6 +74,11 @@ class TileSpec:
     def grid(self) -> tuple[int, ...]:
         return tuple(len(c) - 1 for c in self.cuts)
 
+    def permuted_ranks(self, place: Callable[[tuple[int, ...]], Sequence[int]], grid: Sequence[int]) -> tuple[int, ...]:
+        """The ranks of a grid of the same tiles in other places: `place` says where here each of its tiles lies."""
+        ranks = dict(zip(product(*map(range, self.grid)), self.ranks))
+        return tuple(ranks[tuple(place(new))] for new in product(*map(range, grid)))
+
     def positions(self, ndim: int) -> tuple[int, ...]:
         """The spatial dims of a tensor of `ndim` dims, counted from the front."""
         return tuple(ndim + d for d in self.dims)
@@ -91,49 +97,32 @@ class TileSpec:
             result[dim] = size
         return tuple(result)
 
+    # Found again rather than made anew: what is worked out for a spec is kept by it.
+
+    @lru_cache(maxsize=4096)  # noqa: B019
     def with_have(self, have: tuple[Box, ...]) -> TileSpec:
         """The same tiles, holding other margins."""
-        return _with_have(self, have)
+        return TileSpec(self.cuts, self.exchanger, self.dims, self.ranks, have)
 
+    @lru_cache(maxsize=4096)  # noqa: B019
     def with_dims(self, dims: tuple[int, ...]) -> TileSpec:
         """The same tiles, of a tensor whose spatial dims lie elsewhere (negative dims)."""
-        return _with_dims(self, dims)
+        return TileSpec(self.cuts, self.exchanger, dims, self.ranks, self.have)
 
-    def without_margin(self) -> TileSpec:
-        return self if self.bare else _with_have(self, self.own)
-
+    @lru_cache(maxsize=4096)  # noqa: B019
     def with_cuts(self, cuts: tuple[Cuts, ...], ranks: tuple[int, ...] = ()) -> TileSpec:
         """Other tiles on the same group, without margins."""
-        return _with_cuts(self, cuts, ranks or self.ranks)
+        return TileSpec(cuts, self.exchanger, self.dims, ranks or self.ranks)
+
+    def without_margin(self) -> TileSpec:
+        return self if self.bare else self.with_have(self.own)
 
     def common(self, other: TileSpec) -> TileSpec:
         """The spec that holds, per rank, what both hold; both have the same cuts."""
-        return self if self.have == other.have else _common(self, other)
+        if self.have == other.have:
+            return self
+        return self.with_have(tuple(intersect(a, b) for a, b in zip(self.have, other.have)))
 
     def grown(self, margin: int) -> TileSpec:
         """The same tiles, each holding `margin` pixels more than it owns, on every side inside the image."""
-        have = tuple(
-            clip(tuple((a - margin, b + margin) for a, b in box), self.size) if all(b > a for a, b in box) else box
-            for box in self.own
-        )
-        return self.with_have(have)
-
-
-@lru_cache(maxsize=4096)
-def _with_have(spec: TileSpec, have: tuple[Box, ...]) -> TileSpec:
-    return TileSpec(spec.cuts, spec.exchanger, spec.dims, spec.ranks, have)
-
-
-@lru_cache(maxsize=4096)
-def _with_dims(spec: TileSpec, dims: tuple[int, ...]) -> TileSpec:
-    return TileSpec(spec.cuts, spec.exchanger, dims, spec.ranks, spec.have)
-
-
-@lru_cache(maxsize=4096)
-def _with_cuts(spec: TileSpec, cuts: tuple[Cuts, ...], ranks: tuple[int, ...]) -> TileSpec:
-    return TileSpec(cuts, spec.exchanger, spec.dims, ranks)
-
-
-@lru_cache(maxsize=4096)
-def _common(a: TileSpec, b: TileSpec) -> TileSpec:
-    return a.with_have(tuple(intersect(x, y) for x, y in zip(a.have, b.have)))
+        return self.with_have(tuple(grow(box, ((margin, margin),) * len(box), self.size) for box in self.own))

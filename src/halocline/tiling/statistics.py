@@ -60,14 +60,19 @@ def merge(mean: Tensor, variance: Tensor, spec: TileSpec) -> tuple[Tensor, Tenso
     return mean, ((variances + (means - mean).square()) * shares).sum(0)
 
 
+def local_moments(owned: Tensor, dims: Dims) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of this rank's pixels over `dims`, which are kept; zeros where it has none."""
+    wide = owned.float() if owned.dtype in LOW_PRECISION else owned
+    if not owned.numel():
+        zeros = wide.sum(dims, keepdim=True)
+        return zeros, zeros
+    variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
+    return mean, variance
+
+
 def moments(owned: Tensor, dims: Dims, spec: TileSpec) -> tuple[Tensor, Tensor]:
     """Mean and biased variance over `dims`, all spatial ones among them, and over all ranks; the dims are kept."""
-    wide = owned.float() if owned.dtype in LOW_PRECISION else owned
-    if owned.numel():
-        variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
-    else:
-        mean = variance = wide.sum(dims, keepdim=True)  # zeros: its share is 0, too
-    return merge(mean, variance, spec)
+    return merge(*local_moments(owned, dims), spec)
 
 
 class Moments(Function):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import torch
@@ -28,11 +29,7 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 @lru_cache(maxsize=4096)
 def contiguous_strides(shape: Ints) -> Ints:
     """The strides of a new tensor of this shape."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
+    return tuple(prod(max(n, 1) for n in shape[d + 1 :]) for d in range(len(shape)))
 
 
 @lru_cache(maxsize=4096)

@@ -159,14 +159,12 @@ class TileTensor(Tensor):
     def numel(self) -> int:
         return self.shape.numel()
 
-    def nelement(self) -> int:
-        return self.shape.numel()
+    nelement = numel
 
     def dim(self) -> int:
         return self._local.ndim
 
-    def ndimension(self) -> int:
-        return self._local.ndim
+    ndimension = dim
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -342,11 +340,26 @@ def _module_path() -> str:
 
 
 def find_tiles(args: Iterable[Any]) -> list[TileTensor]:
-    """The tiles among the arguments of a call, lists and tuples included, in order."""
+    """The tiles among the arguments of a call, containers included, in order."""
     found: list[TileTensor] = []
     for value in args:
         if isinstance(value, TileTensor):
             found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(find_tiles(value))
+        elif isinstance(value, (list, tuple, dict)):
+            found.extend(find_tiles(value.values() if isinstance(value, dict) else value))
     return found
+
+
+_wrap = TileTensor.wrap
+
+
+def _wrap_first(local: Tensor, spec: TileSpec) -> TileTensor:
+    """`TileTensor.wrap` until a process has a tile: later ones, which are many, are not to ask whether they are it."""
+    from halocline.tiling.replacements import install
+
+    install()
+    TileTensor.wrap = staticmethod(_wrap)  # type: ignore[method-assign]
+    return _wrap(local, spec)
+
+
+TileTensor.wrap = staticmethod(_wrap_first)  # type: ignore[method-assign]

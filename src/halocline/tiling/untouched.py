@@ -24,6 +24,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from halocline.tiling.randomness import kept_randomness
+
 _FOREIGN = {*sys.stdlib_module_names, "torch", "numpy", "halocline"} - {"__main__"}
 STATES = (torch.Generator, random.Random, numpy.random.Generator, numpy.random.RandomState, numpy.ndarray)
 """What is changed as a whole."""
@@ -127,7 +129,9 @@ def holders(roots: Mapping[str, Any], hooks: bool = True) -> list[Holder]:
         thing = value
         named: list[tuple[str, Any]] = []
         if isinstance(value, (dict, list, set, deque, CellType)):
-            named = [(f"{name}[{key!r}]" if _plain(key) else name, v) for key, v in content_of(value).items()]
+            named = [
+                (f"{name}[{key!r}]" if isinstance(key, (str, int)) else name, v) for key, v in content_of(value).items()
+            ]
         elif isinstance(value, nn.Module) or _own(value):
             if _slots(type(value)):
                 found.append(Holder(name, value, content_of(value), value))
@@ -173,10 +177,6 @@ def _unfolded(attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield key, value
         if key == "_modules":
             yield from value.items()
-
-
-def _plain(key: Any) -> bool:
-    return isinstance(key, (str, int))
 
 
 def _own(value: Any) -> bool:
@@ -265,11 +265,8 @@ def untouched(modules: Iterable[nn.Module], own_tensors: bool = False) -> Iterat
     copies: dict[int, Tensor] = {}
     for _, thing, content, _ in kept if own_tensors else ():
         for key, value in content.items():
-            if (
-                isinstance(value, Tensor)
-                and not isinstance(value, nn.Parameter)
-                and not isinstance(thing, (set, *STATES))
-            ):
+            own = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+            if own and not isinstance(thing, (set, *STATES)):
                 if id(value) not in copies:
                     copies[id(value)] = _copy(value)
                 _put(thing, key, copies[id(value)])
@@ -279,6 +276,13 @@ def untouched(modules: Iterable[nn.Module], own_tensors: bool = False) -> Iterat
     finally:
         for _, thing, content, _ in kept:
             _restore(thing, content)
+
+
+@contextmanager
+def without_trace(modules: Iterable[nn.Module], device: torch.device) -> Iterator[None]:
+    """For a forward with real data that is run only to learn something: no gradient, no change, no random number."""
+    with torch.no_grad(), kept_randomness(device), untouched(modules, own_tensors=True):
+        yield
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -317,13 +321,9 @@ def _restore(thing: Any, content: dict[Any, Any]) -> None:
         thing.extend(content.values())
     else:
         for key in now.keys() - content.keys():
-            _drop(thing, key)
+            if isinstance(thing, FunctionType):
+                del thing.__globals__[key]
+            else:
+                delattr(thing, key)
         for key, value in content.items():
             _put(thing, key, value)
-
-
-def _drop(thing: Any, key: str) -> None:
-    if isinstance(thing, FunctionType):
-        del thing.__globals__[key]
-    else:
-        delattr(thing, key)

@@ -9,7 +9,7 @@ input: that is rebuilt when its gradient is due. So a tile saves no more than on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -59,10 +59,10 @@ def windowed(
         return TileTensor.wrap(operator.forward(x.local, where, params), where.out)
     task = Task(where, reaches, operator, fill, linear, POLICY())
     if _values_of_largest(x.spec, tuple(x.local.shape)) <= SMALL:
-        return TileTensor.wrap(_of_padded(task, _PAD(x.local, where, fill), params), where.out)
+        return TileTensor.wrap(_of_padded(task, _Pad.run(x.local, where, fill), params), where.out)
     if isinstance(operator, Indexed) and x.local.device.type in INDEXED_ON and not where.empty:
-        return TileTensor.wrap(_CHOOSE(x.local, task), where.out)
-    return TileTensor.wrap(_APPLY(x.local, task, *params), where.out)
+        return TileTensor.wrap(_Choose.run(x.local, task), where.out)
+    return TileTensor.wrap(_Windowed.run(x.local, task, *params), where.out)
 
 
 @lru_cache(maxsize=4096)
@@ -145,6 +145,16 @@ def _of_padded(task: Task, padded: Tensor, params: Sequence[Tensor | None]) -> T
     return laid_out(nothing + sum(ties), nothing.stride())
 
 
+def _fetched(where: Geometry, source: Tensor) -> tuple[Route, list[Tensor]]:
+    """The route of the halo, and the strips that came by it."""
+    way = halo_route(where)
+    if not where.exchange:
+        return way, []
+    wait, strips = way.start(source, where.source.exchanger)
+    wait()
+    return way, strips
+
+
 def _padded(task: Task, way: Route, source: Tensor, strips: Sequence[Tensor]) -> Tensor:
     return source if way.same else assembly(task.where, task.where.padded).run(source, strips, way, task.fill)
 
@@ -155,18 +165,14 @@ class _Pad(Function):
     @staticmethod
     def forward(ctx: Any, source: Tensor, where: Geometry, fill: float) -> Tensor:
         ctx.where = where
-        way = halo_route(where)
-        strips: list[Tensor] = []
-        if where.exchange:
-            wait, strips = way.start(source, where.source.exchanger)
-            wait()
+        way, strips = _fetched(where, source)
         padded = assembly(where, where.padded).run(source, strips, way, fill)
         return alias(padded) if padded is source else padded
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         _require_pixels(ctx.where)
-        return _UNPAD(grad, ctx.where), None, None
+        return _Unpad.run(grad, ctx.where), None, None
 
 
 class _Unpad(Function):
@@ -180,7 +186,7 @@ class _Unpad(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _PAD(grad, ctx.where, 0.0), None
+        return _Pad.run(grad, ctx.where, 0.0), None
 
 
 def _return_halo(where: Geometry, grad_padded: Tensor) -> Tensor:
@@ -225,11 +231,7 @@ class _Choose(Function):
     def forward(ctx: Any, source: Tensor, task: Task) -> Tensor:
         assert isinstance(task.operator, Indexed)
         where = task.where
-        way = halo_route(where)
-        strips: list[Tensor] = []
-        if where.exchange:
-            wait, strips = way.start(source, where.source.exchanger)
-            wait()
+        way, strips = _fetched(where, source)
         out, numbers = task.operator.choose(_padded(task, way, source, strips), where)
         ctx.task = task
         ctx.save_for_backward(source, numbers)  # the source's shape and format count, not its values: see Indexed
@@ -243,13 +245,6 @@ class _Choose(Function):
             return _backward_with_graph(ctx.task, grad, source, (), (True,))[0], None
         like = empty_as(source, halo_route(where).resize(source, shape(where.padded)))
         return _return_halo(where, ctx.task.operator.give(grad, like, numbers, where)), None
-
-
-# Function.apply, without its search for functorch's transforms, which a tile does not go through.
-_PAD: Callable[..., Tensor] = super(torch.autograd.Function, _Pad).apply
-_UNPAD: Callable[..., Tensor] = super(torch.autograd.Function, _Unpad).apply
-_CHOOSE: Callable[..., Tensor] = super(torch.autograd.Function, _Choose).apply
-_APPLY: Callable[..., Tensor] = super(torch.autograd.Function, _Windowed).apply
 
 
 def _require_pixels(where: Geometry) -> None:
@@ -266,7 +261,7 @@ def _backward_with_graph(
 ) -> Grads:
     """The gradients as functions of all they depend on, for a gradient of gradients: the operator runs once more."""
     _require_pixels(task.where)
-    out = _of_padded(task, _PAD(source, task.where, task.fill), params)
+    out = _of_padded(task, _Pad.run(source, task.where, task.fill), params)
     asked = [t for t, w in zip((source, *params), wanted) if t is not None and w]
     found = iter(torch.autograd.grad(out, asked, grad, create_graph=True))
     return [next(found) if t is not None and w else None for t, w in zip((source, *params), wanted)]
@@ -320,11 +315,11 @@ def _backward_in_parts(
     first = (wanted[0], *(w and i == 0 for i, w in enumerate(wanted[1:])))
     if any(first):
         for seam in parts.seams:
-            pieces = assembly(where, seam.padded)
+            around = assembly(where, seam.padded)
             part = grad[index(slices(seam.out_box, where.out_box), way.dims)].contiguous()
-            found = operator.backward(part, pieces.halo_alone(source, strips, way), seam, params, first)
+            found = operator.backward(part, around.halo_alone(source, strips, way), seam, params, first)
             if found[0] is not None:
-                pieces.return_halo(found[0], returns)
+                around.return_halo(found[0], returns)
             extra = [
                 new if old is None else old + new if new is not None else old for old, new in zip(extra, found[1:])
             ]

@@ -1,8 +1,10 @@
-"""Joining tiles, and tiles with plain tensors, along any dim."""
+"""Joining, splitting, flipping and rolling: cat, stack and their kin along any dim, flips, turns and rolls."""
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from halocline import tiling
@@ -66,3 +68,42 @@ def test_a_plain_tensor_of_one_column_is_joined_to_empty_tiles() -> None:
     """It used to be taken for one that broadcasts, and stayed a column where the tile holds none."""
     column = image((2, 2, 6, 1), 5).requires_grad_()
     assert_exact(lambda x, p: torch.cat([x[..., 2:3], p], 1), (2, 3, 6, 5), grid=(1, 3), plain=[column])
+
+
+CASES_FLIP = [
+    lambda x: x.flip(-1),
+    lambda x: x.flip(2, 3) + x,
+    lambda x: x.flip([1]),
+    lambda x: F.conv2d(torch.flip(x, (3,)), image((2, 4, 3, 2))),
+    lambda x: F.max_pool2d(x.flip(-1), 2)[..., ::2].flip(2).transpose(2, 3),
+    lambda x: x[0, 0].fliplr() + x[1, 0].flipud(),
+    lambda x: torch.rot90(x, 1, (2, 3)),
+    lambda x: torch.rot90(x, 2, (2, 3)),
+    lambda x: torch.rot90(x, -1, (2, 3)),
+    lambda x: torch.rot90(x, 4, (2, 3)),
+    lambda x: torch.roll(x, 2, -1),
+    lambda x: torch.roll(x, (-3, 4), (2, 3)),
+    lambda x: torch.roll(x, (1, 1), (1, 2)),
+    lambda x: torch.roll(x, 9, 3),
+    lambda x: torch.roll(x, 5),
+    lambda x: x.roll(shifts=(-70,)),
+]
+
+
+@pytest.mark.parametrize("margin", [0, 2])
+@pytest.mark.parametrize("number", range(len(CASES_FLIP)))
+def test_moving_pixels(number: int, margin: int) -> None:
+    assert_exact(CASES_FLIP[number], SHAPE, grid=(2, 2), margin=margin, tiled=True)
+    assert_exact(CASES_FLIP[number], SHAPE, cuts=[[0, 1, 2, 7], [0, 9]], tiled=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 12), st.integers(-15, 15), st.integers(1, 4))
+def test_any_roll(size: int, shift: int, tiles: int) -> None:
+    assert_exact(lambda x: torch.roll(x, shift, 2), (1, 2, size), grid=(min(size, tiles),))
+
+
+def test_a_flip_moves_no_pixel() -> None:
+    x = tiling.tile(image(SHAPE), (1, 3), NoCommunication(0, 3))
+    y = x.flip(-1)
+    assert y.spec.box == ((0, 7), (6, 9)) and torch.equal(y.local, x.local.flip(-1))

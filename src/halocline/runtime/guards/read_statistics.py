@@ -19,8 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from halocline.runtime.layers import Layers, modules_in
 from halocline.runtime.parallel.statistics import plain, tracked
-from halocline.tiling.randomness import kept_randomness
-from halocline.tiling.untouched import untouched
+from halocline.tiling.untouched import without_trace
 
 _NORMS = {F.batch_norm, torch.batch_norm, F.instance_norm, torch.instance_norm}
 _ABOUT = {"__get__", "size", "stride", "dim", "numel", "is_inference"}
@@ -80,7 +79,7 @@ class _StatisticsUsed(TorchFunctionMode):
     def _ask(self, norm: _NormBase, args: Any, kwargs: Any, output: Any) -> None:
         """Whether a norm of the user's own gives something else if its statistics are other numbers."""
         assert norm.running_mean is not None
-        with torch.no_grad(), kept_randomness(norm.running_mean.device), untouched([norm], own_tensors=True):
+        with without_trace([norm], norm.running_mean.device):
             for statistics in (norm.running_mean, norm.running_var):
                 assert statistics is not None
                 statistics.mul_(3).add_(2)

@@ -1,4 +1,9 @@
-"""What can be asked of a tile without reading its pixels: dtype, device, layout and the like."""
+"""What can be asked of a tile without reading its pixels, and changed: dtype, device, order in memory, hooks, parts.
+
+What changes the order in memory, the dtype or the device returns the tensor itself where it is already as asked for:
+what is written to the result is then seen in the tensor, and else it is not. A tile of one pixel lies as asked for more
+often than the whole does. So where a rank holds less than two pixels of a dim, ranks agree in one small collective.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
-from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.rules.elementwise import named, part_of
+from halocline.tiling.strides import is_alias_of, memory_order
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.view import data_of
+from halocline.tiling.whole_order import likeness, unclear
 
 _PROPERTIES = (
     "dtype device layout is_cuda is_cpu is_mps is_meta is_sparse is_sparse_csr is_quantized is_mkldnn is_nested "
     "is_xpu is_xla itemsize is_ipu is_maia is_vulkan is_mtia output_nr _version names _backward_hooks"
 )
-_METHODS = "is_floating_point is_complex is_signed element_size get_device is_inference is_pinned"
+_METHODS = "is_floating_point is_complex is_signed element_size get_device is_inference is_pinned is_conj is_neg"
 
 
 def _pass_through(name: str) -> None:
@@ -26,9 +34,7 @@ def _pass_through(name: str) -> None:
 
 
 def _ask(name: str) -> None:
-    functions = [getattr(space, name) for space in (Tensor, torch) if hasattr(space, name)]
-
-    @rule(*functions)
+    @rule(*named(name, Tensor, torch))
     def ask(input: TileTensor, *args: Any, **kwargs: Any) -> Any:
         return getattr(input.local, name)(*args, **kwargs)
 
@@ -54,28 +60,19 @@ def base(input: TileTensor) -> None:
         raise untiled(getattr(Tensor, "_base").__get__, (input,), why="what a tile is a view of is no tile")  # noqa: B009
 
 
-_DATA: Any = Tensor.data
+def data(input: TileTensor) -> TileTensor:
+    """The rule of `Tensor.data`, which replacements.py registers."""
+    return TileTensor.wrap(data_of(input.local), input.spec)
 
 
-def _set_data(input: Tensor, data: Tensor) -> None:
-    if isinstance(data, TileTensor):
-        raise untiled(_DATA.__set__, (input, data), why="a tensor's data cannot be what one rank holds of another")
-    _DATA.__set__(input, data)
-
-
-# Torch asks no rule when a plain tensor is given a tile as its data.
-Tensor.data = property(_DATA.__get__, _set_data)  # type: ignore[assignment]
-rule(getattr(Tensor, "data").__get__)(lambda input: TileTensor.wrap(data_of(input.local), input.spec))  # noqa: B009
+MARGINS = "the gradient of a tile with margins is not whole before they are returned"
 
 
 @rule(Tensor.register_hook)
 def register_hook(input: TileTensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
     """The hook sees the gradient as a tile, and returns one, or nothing."""
     if not input.spec.bare:
-        why = (
-            "the gradient of a tile with margins is not whole before they are returned; set the hook outside of fused()"
-        )
-        raise untiled(Tensor.register_hook, (input, hook), why=why)
+        raise untiled(Tensor.register_hook, (input, hook), why=f"{MARGINS}; set the hook outside of fused()")
 
     def on_tile(grad: Tensor) -> Tensor | None:
         new = hook(TileTensor.wrap(grad, input.spec))
@@ -94,3 +91,77 @@ def forget_hooks(input: TileTensor, hooks: Any) -> None:
     """Autograd itself asks this of a tensor whose `local` has been changed in place."""
     with torch._C.DisableTorchFunction():
         _SET_HOOKS(input, hooks)
+
+
+def _part(name: str) -> None:
+    @rule(getattr(Tensor, name).__get__)
+    def part(input: TileTensor) -> TileTensor:
+        """A view of the same numbers; of real ones, the tile itself."""
+        part = getattr(input.local, name)
+        return input if part is input.local else TileTensor.wrap(part, input.spec)
+
+
+for _name in ("real", "imag"):
+    _part(_name)
+
+
+# --------------------------------------------------------------------------------------- order in memory, dtype, device
+
+
+def _lies(input: TileTensor, memory_format: torch.memory_format, ask: Callable[[Tensor], bool]) -> bool:
+    """Whether the whole tensor lies as asked for on one device. Every rank calls this."""
+    local, spec, lacking = input.local, input.spec, unclear(input.spec)
+    whole = likeness(input)
+    if whole is not None:
+        return ask(whole)
+    lies = ask(local)
+    if not any(lacking) or isinstance(local, FakeTensor):
+        return lies
+    # Those who can see it say whether it does, and the one who sees most in which order the dims lie.
+    seen = lies or bool(lacking[spec.exchanger.rank])
+    said = spec.exchanger.all_gather(torch.tensor([seen, *memory_order(local)], device=local.device)).tolist()
+    order = said[lacking.index(min(lacking))][1:]
+    asked = [*range(local.ndim)] if memory_format is torch.contiguous_format else [0, *range(2, local.ndim), 1]
+    orders = [[d for d in dims if input.shape[d] > 1] for dims in (order, asked)]
+    return all(seen for seen, *_ in said) and orders[0] == orders[1]
+
+
+def _agreed(input: TileTensor, memory_format: torch.memory_format, give: Callable[[Tensor], Tensor]) -> TileTensor:
+    """The tile of what is asked for: `input` itself, or a copy, as on one device and on the other ranks."""
+    if _lies(input, memory_format, lambda part: is_alias_of(give(part), part)):
+        return input
+    out = give(input.local)
+    return TileTensor.wrap(out.clone(memory_format=memory_format) if out is input.local else out, input.spec)
+
+
+@rule(Tensor.is_contiguous)
+def is_contiguous(input: TileTensor, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+    """That of the whole: ranks that answered for what they hold would go different ways."""
+    return _lies(input, memory_format, lambda part: part.is_contiguous(memory_format=memory_format))
+
+
+@rule(Tensor.contiguous)
+def contiguous(input: TileTensor, memory_format: torch.memory_format = torch.contiguous_format) -> TileTensor:
+    return _agreed(input, memory_format, lambda part: part.contiguous(memory_format=memory_format))
+
+
+def _convert(function: Callable[..., Any]) -> None:
+    @rule(function)
+    def convert(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Another tensor among the arguments only gives its dtype and device: it may be of any shape."""
+        args = tuple(a.local if isinstance(a, TileTensor) else a for a in args)
+        kwargs = {k: a.local if isinstance(a, TileTensor) else a for k, a in kwargs.items()}
+        if not isinstance(input, TileTensor):
+            return function(input, *args, **kwargs)
+        out = function(input.local, *args, **kwargs)
+        if not isinstance(out, Tensor):  # type() without arguments
+            return out
+        asked = kwargs.get("memory_format")
+        if asked not in (None, torch.preserve_format) and out.dtype == input.dtype and out.device == input.device:
+            if not kwargs.get("copy"):
+                return _agreed(input, asked, lambda part: part.to(memory_format=asked))
+        return input if out is input.local else TileTensor.wrap(out, input.spec)
+
+
+for _function in (Tensor.to, Tensor.type_as, Tensor.type):
+    _convert(_function)

@@ -1,6 +1,7 @@
-"""Convolution in 1, 2 and 3 dims: any kernel, stride, padding, dilation and groups.
+"""Convolution and transposed convolution in 1, 2 and 3 dims: any kernel, stride, padding, dilation and groups.
 
-`padding_mode` other than zeros reaches here as a pad before a convolution without padding. Knows nothing of messages.
+`padding_mode` other than zeros reaches here as a pad before a convolution without padding. Transposed, each tile
+convolves the pixels that write into its outputs and keeps those outputs only. Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -11,18 +12,35 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from halocline.tiling.boxes import Window
+from halocline.tiling.boxes import Box, Reach, TransposedWindow, Window, is_empty, shape
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
-from halocline.tiling.local_operator import Grads
+from halocline.tiling.local_operator import Grads, LocalOperator
 from halocline.tiling.plain import all_for_tiles
-from halocline.tiling.rules.complex import in_parts
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
 
 Ints = tuple[int, ...]
+
+
+def tuples(value: Any, dims: int) -> Ints:
+    """One int per dim, from an int or a sequence of 1 or `dims` ints, as torch reads them."""
+    if not isinstance(value, (list, tuple)):
+        return (value,) * dims
+    result = tuple(value)
+    if len(result) not in (1, dims):
+        raise ValueError(f"{result} must be one number, or {dims}, one per dim")
+    return result * dims if len(result) == 1 else result
+
+
+def hashable(value: Any) -> Any:
+    """Numbers, numpy's and tensors' too, as ints and tuples of them, to look up what was planned for them."""
+    if value is None or type(value) in (int, str):
+        return value
+    return tuple(map(hashable, value)) if isinstance(value, (list, tuple)) else int(value)
 
 
 @dataclass(frozen=True)
@@ -66,22 +84,22 @@ class Convolution:
         return weight.shape[0]
 
 
-def tuples(value: Any, dims: int) -> Ints:
-    """One int per dim, from an int or a sequence of 1 or `dims` ints, as torch reads them."""
-    if not isinstance(value, (list, tuple)):
-        return (value,) * dims
-    result = tuple(value)
-    if len(result) not in (1, dims):
-        raise ValueError(f"{result} must be one number, or {dims}, one per dim")
-    return result * dims if len(result) == 1 else result
+def _check_channels(weight: Ints, groups: int, needed: int, given: int) -> None:
+    if given != needed:
+        raise ValueError(
+            f"the kernel {weight} with groups={groups} needs {needed} input channels but the tensor has {given}"
+        )
 
 
 @lru_cache(maxsize=4096)
 def _plan(
-    size: Ints, weight: Ints, stride: Any, padding: Any, dilation: Any, groups: int
+    channels: int, size: Ints, weight: Ints, bias: Ints | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> tuple[tuple[Window, ...], Convolution]:
     """The windows and the local operator of a kernel of shape `weight` on an image of `size`."""
     kernel, dims = weight[2:], len(size)
+    _check_channels(weight, groups, weight[1] * groups, channels)
+    if bias not in (None, weight[:1]):
+        raise ValueError(f"the kernel {weight} needs a bias of {weight[0]} numbers, got {tuple(bias or ())}")
     strides, dilations = tuples(stride, dims), tuples(dilation, dims)
     if padding == "valid":
         pads = [(0, 0)] * dims
@@ -98,7 +116,132 @@ def _plan(
     return windows, Convolution(strides, dilations, groups)
 
 
-def as_autocast(input: Tensor, *params: Tensor | None) -> tuple[Tensor | None, ...]:
+# ---------------------------------------------------------------------------------------------------------- transposed
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a local transposed convolution gives just the outputs wanted."""
+
+    nothing: bool
+    """Whether the inputs write none of the outputs."""
+    padding: Ints
+    """Outputs cut off at both ends by the operator itself."""
+    output_padding: Ints
+    """Outputs it adds again at the far end."""
+    crop: Ints
+    """Outputs to drop (add, if negative) afterwards, as F.pad counts them."""
+
+
+@lru_cache(maxsize=4096)
+def fit(windows: tuple[TransposedWindow, ...], given: Box, out: Box) -> Fit:
+    """The outputs written by the inputs `given` begin before `out` and end before or after it: cut or lengthen."""
+    if is_empty(given):
+        return Fit(True, (), (), ())
+    lengths = tuple((b - 1) * w.stride + w.span for w, (_, b) in zip(windows, ((0, b - a) for a, b in given)))
+    before = tuple(c - a * w.stride + w.padding for w, (a, _), (c, _) in zip(windows, given, out))
+    after = tuple(n - lo - (d - c) for n, lo, (c, d) in zip(lengths, before, out))
+    assert min(before) >= 0, (windows, given, out)
+    if any(lo >= n for lo, n in zip(before, lengths)):
+        return Fit(True, (), (), ())
+    zeros = (0,) * len(windows)
+    more = tuple(max(0, lo - hi) for lo, hi in zip(before, after))
+    if all(m < max(w.stride, w.dilation) for m, w in zip(more, windows)):
+        excess = [max(0, hi - lo) for lo, hi in zip(before, after)]
+        return Fit(False, before, more, tuple(n for e in reversed(excess) for n in (0, e)))
+    # Torch would not add that many: let it write all and cut afterwards.
+    return Fit(False, zeros, zeros, tuple(n for ends in zip(reversed(before), reversed(after)) for n in ends))
+
+
+@dataclass(frozen=True)
+class TransposedConvolution:
+    """The local operator; its parameters are (weight, bias)."""
+
+    windows: tuple[TransposedWindow, ...]
+    stride: Ints
+    dilation: Ints
+    groups: int
+
+    def forward(self, padded: Tensor, where: Geometry, params: Sequence[Tensor | None]) -> Tensor:
+        weight, bias = params
+        assert weight is not None
+        way = fit(self.windows, where.in_box, where.out_box)
+        if way.nothing:
+            out = padded.new_zeros(len(padded), self.channels(params, 0), *shape(where.out_box))
+            # Nothing, but part of the graph: peers wait for its backward, and a weight unused here is used elsewhere.
+            out = out + padded.flatten()[:0].sum() + weight.flatten()[:0].sum()
+            return out if bias is None else out + self._along(bias)
+        late = any(n < 0 for n in way.crop)  # outputs added afterwards have a bias, too
+        args = self.stride, way.padding, self.dilation, True, way.output_padding, self.groups
+        out = torch.convolution(padded, weight, None if late else bias, *args)
+        if any(way.crop):
+            out = F.pad(out, [-n for n in way.crop])
+        return out + self._along(bias) if late and bias is not None else out
+
+    def backward(
+        self, grad: Tensor, padded: Tensor, where: Geometry, params: Sequence[Tensor | None], wanted: Sequence[bool]
+    ) -> Grads:
+        weight, bias = params
+        assert weight is not None
+        way = fit(self.windows, where.in_box, where.out_box)
+        grad_bias = grad.sum([0, *range(2, grad.ndim)]) if bias is not None and wanted[2] else None
+        if way.nothing:
+            return torch.zeros_like(padded), torch.zeros_like(weight), grad_bias
+        written = F.pad(grad, way.crop) if any(way.crop) else grad
+        args = self.stride, way.padding, self.dilation, True, way.output_padding, self.groups
+        asked = wanted[0], wanted[1], False
+        grads = torch.ops.aten.convolution_backward(written, padded, weight, None, *args, asked)
+        return grads[0], grads[1], grad_bias
+
+    def _along(self, bias: Tensor) -> Tensor:
+        return bias.view(-1, *(1,) * len(self.stride))
+
+    def channels(self, params: Sequence[Tensor | None], given: int) -> int:
+        weight = params[0]
+        assert weight is not None
+        return weight.shape[1] * self.groups
+
+
+@lru_cache(maxsize=4096)
+def _plan_transposed(
+    channels: int,
+    size: Ints,
+    weight: Ints,
+    bias: Ints | None,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> tuple[tuple[TransposedWindow, ...], TransposedConvolution]:
+    _check_channels(weight, groups, weight[0], channels)
+    dims = len(size)
+    strides, pads, dilations = tuples(stride, dims), tuples(padding, dims), tuples(dilation, dims)
+    extra = tuples(output_padding, dims)
+    for o, s, d in zip(extra, strides, dilations):
+        if not 0 <= o < max(s, d):
+            raise ValueError(f"output_padding={extra} must be smaller than stride={strides} or dilation={dilations}")
+    windows = tuple(TransposedWindow(*numbers) for numbers in zip(weight[2:], strides, pads, extra, dilations))
+    if any(w.out_size(n) == 0 for w, n in zip(windows, size)):
+        raise ValueError(f"padding={padding} leaves no output of an image of {size} pixels; use less")
+    return windows, TransposedConvolution(windows, strides, dilations, groups)
+
+
+# --------------------------------------------------------------------------------------------------------------- rules
+
+
+def _in_parts(function: Callable[..., Any], input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Any:
+    """A convolution of complex numbers, made of four of real ones."""
+    (a, b), (c, d) = ((t.real.clone(), t.imag.clone()) for t in (input, weight))
+
+    def convolve(x: Tensor, kernel: Tensor) -> Tensor:
+        return function(x, kernel, None, *settings)
+
+    out = torch.complex(convolve(a, c) - convolve(b, d), convolve(a, d) + convolve(b, c))
+    return out if bias is None else out + bias.view(-1, *(1,) * (weight.ndim - 2))
+
+
+def _as_autocast(input: Tensor, *params: Tensor | None) -> tuple[Tensor | None, ...]:
     """The tensors in the dtype that autocast gives an operator of its lower-precision list (but for float64)."""
     device = input.device.type
     if not torch.is_autocast_enabled(device):
@@ -110,11 +253,38 @@ def as_autocast(input: Tensor, *params: Tensor | None) -> tuple[Tensor | None, .
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _convolution(function: Callable[..., Tensor], dims: int) -> None:
-    @rule(function)
-    @per_sample(function, dims)
-    def convolution(
-        input: Tensor,
+def _convolved(
+    function: Callable[..., Tensor],
+    plan: Callable[..., tuple[tuple[Reach, ...], LocalOperator]],
+    input: TileTensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *settings: Any,
+) -> TileTensor:
+    """What both kinds have in common; `plan` gives the windows and the local operator of kernel, image and settings."""
+    if isinstance(weight, TileTensor) or isinstance(bias, TileTensor):
+        raise untiled(function, (input, weight, bias), why="a kernel cannot be cut into tiles")
+    if input.dtype.is_complex:
+        return _in_parts(function, input, weight, bias, *settings)
+    local, spec = input.local, input.spec
+    if local.ndim == weight.ndim - 1:  # without a batch dim, which the local operator needs
+        batch = TileTensor.wrap(local.unsqueeze(0), spec)
+        out = _convolved(function, plan, batch, weight, bias, *settings)
+        return TileTensor.wrap(out.local.squeeze(0), out.spec)
+    windows, operator = plan(
+        local.shape[1], spec.size, tuple(weight.shape), bias if bias is None else bias.shape, *map(hashable, settings)
+    )
+    cast, *params = _as_autocast(local, *all_for_tiles((weight, bias), spec.exchanger))
+    if cast is not None and cast is not local:
+        input = TileTensor.wrap(cast, spec)
+    return windowed(input, windows, operator, params, linear=isinstance(operator, Convolution))
+
+
+def _register(convolution: Callable[..., Tensor], transposed: Callable[..., Tensor], dims: int) -> None:
+    @rule(convolution)
+    @per_sample(convolution, dims)
+    def conv(
+        input: TileTensor,
         weight: Tensor,
         bias: Tensor | None = None,
         stride: Any = 1,
@@ -122,55 +292,24 @@ def _convolution(function: Callable[..., Tensor], dims: int) -> None:
         dilation: Any = 1,
         groups: int = 1,
     ) -> TileTensor:
-        check_image(function, input, dims)
-        assert isinstance(input, TileTensor)
-        if isinstance(weight, TileTensor) or isinstance(bias, TileTensor):
-            raise untiled(function, (input, weight, bias), why="a kernel cannot be cut into tiles")
-        if input.dtype.is_complex:
-            return in_parts(function, input, weight, bias, stride, padding, dilation, groups)
-        local, kernel = input.local, weight.shape
-        if local.shape[-dims - 1] != kernel[1] * groups:
-            raise ValueError(
-                f"the kernel {tuple(kernel)} with groups={groups} needs {kernel[1] * groups} input "
-                f"channels but the tensor {tuple(input.shape)} has {input.shape[-dims - 1]}"
-            )
-        if bias is not None and tuple(bias.shape) != (kernel[0],):
-            raise ValueError(f"the kernel {tuple(kernel)} needs a bias of {kernel[0]} numbers, got {tuple(bias.shape)}")
-        if local.ndim == dims + 1:  # without a batch dim, which the local operator needs
-            batch = TileTensor.wrap(input.local.unsqueeze(0), input.spec)
-            out = convolution(batch, weight, bias, stride, padding, dilation, groups)
-            return TileTensor.wrap(out.local.squeeze(0), out.spec)
-        windows, operator = _plan(
-            input.spec.size, tuple(kernel), hashable(stride), hashable(padding), hashable(dilation), int(groups)
-        )
-        cast, weight_, bias_ = as_autocast(local, *all_for_tiles((weight, bias), input.spec.exchanger))
-        if cast is not None and cast is not local:
-            input = TileTensor.wrap(cast, input.spec)
-        return windowed(input, windows, operator, (weight_, bias_), linear=True)
+        return _convolved(convolution, _plan, input, weight, bias, stride, padding, dilation, groups)
+
+    @rule(transposed)
+    @per_sample(transposed, dims)
+    def conv_transpose(
+        input: TileTensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> TileTensor:
+        settings = stride, padding, output_padding, groups, dilation
+        return _convolved(transposed, _plan_transposed, input, weight, bias, *settings)
 
 
-def hashable(value: Any) -> Any:
-    """Numbers, numpy's and tensors' too, as ints and tuples of them, to look up what was planned for them."""
-    if value is None or type(value) in (int, str):
-        return value
-    return tuple(map(hashable, value)) if isinstance(value, (list, tuple)) else int(value)
-
-
-def check_image(function: Any, input: Any, dims: int) -> None:
-    """Refuse a tensor whose spatial dims are not the last `dims` ones."""
-    if not isinstance(input, TileTensor):
-        raise untiled(function, (input,), why="its input is not tiled but another argument is")
-    if input.spec.dims != tuple(range(-dims, 0)):
-        grid = (1,) * (dims - len(input.spec.dims)) + input.spec.grid
-        raise untiled(
-            function,
-            (input,),
-            why=f"it works on the last {dims} dims but the dims {input.spec.dims} are cut; tile with grid={grid}"
-            if len(input.spec.dims) < dims
-            else f"it works on the last {dims} dims but the dims {input.spec.dims} are cut",
-        )
-
-
-_convolution(torch.conv1d, 1)
-_convolution(torch.conv2d, 2)
-_convolution(torch.conv3d, 3)
+_register(torch.conv1d, torch.conv_transpose1d, 1)
+_register(torch.conv2d, torch.conv_transpose2d, 2)
+_register(torch.conv3d, torch.conv_transpose3d, 3)

@@ -58,10 +58,3 @@ def new_tensor(input: Tensor, data: Any, **kwargs: Any) -> Tensor:
 
 for _draw in (torch.rand_like, torch.randn_like, torch.randint_like):
     _random_like(_draw)
-
-
-@rule(torch.broadcast_tensors, torch.functional.broadcast_tensors)
-def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
-    listed = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
-    shape = torch.broadcast_shapes(*(tuple(t.shape) for t in listed))
-    return tuple(t.expand(shape) for t in listed)

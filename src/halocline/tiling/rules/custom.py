@@ -15,16 +15,16 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
-from halocline.tiling.boxes import slices
-from halocline.tiling.route import index
+from halocline.tiling.plain import owned_among_zeros
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.spec import TileSpec
+from halocline.tiling.statistics import owned_index
 from halocline.tiling.tensor import TileTensor, find_tiles, own_node, untiled
 from halocline.tiling.view import GatheredView, on_plain
 
 
-def _apply(cls: Any, *args: Any) -> Any:
-    """Function.apply, for tiles too."""
+def apply(cls: Any, *args: Any) -> Any:
+    """Function.apply, for tiles too; replacements.py puts it there."""
     if any(isinstance(a, GatheredView) for a in args):
         return on_plain(cls.apply, args, {})
     if not find_tiles(args):
@@ -49,12 +49,10 @@ def _apply(cls: Any, *args: Any) -> Any:
     return tuple(returned) if isinstance(out, tuple) else returned[0]
 
 
-# Torch asks no rule when a function is applied. This is what Function.apply calls, which models may have kept; to
-# torch.compile it is as little a frame of Python as what stood there before.
-_SingleLevelFunction.apply = classmethod(_apply)  # type: ignore[attr-defined]
+# To torch.compile it is as little a frame of Python as what stands there in torch.
 _frames = torch._C._dynamo.eval_frame
 _frames.set_code_exec_strategy(
-    _apply.__code__, _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT)
+    apply.__code__, _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT)
 )
 
 
@@ -76,13 +74,13 @@ class _Opened(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.specs = [t.spec if isinstance(t, TileTensor) else None for t in tensors]
-        parts = (t._local[_owned(t.spec)] if isinstance(t, TileTensor) else t for t in tensors)
+        parts = (t._local[owned_index(t.spec)] if isinstance(t, TileTensor) else t for t in tensors)
         return tuple(p.detach() for p in parts)  # no views: they may be written
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         return tuple(
-            grad if spec is None else TileTensor.wrap(_among_zeros(grad, spec), spec)
+            grad if spec is None else TileTensor.wrap(owned_among_zeros(grad, spec), spec)
             for grad, spec in zip(grads, ctx.specs)
         )
 
@@ -91,19 +89,6 @@ def _filled(tile: TileTensor, owned: Tensor) -> TileTensor:
     """The same tile, now with its place in the graph; its margin, if any, is fetched anew."""
     tile._local = TileTensor.wrap(owned, tile.spec.without_margin()).fetched(tile.spec.have).local
     return tile
-
-
-def _owned(spec: TileSpec) -> Any:
-    return index(slices(spec.box, spec.held), spec.dims)
-
-
-def _among_zeros(owned: Tensor, spec: TileSpec) -> Tensor:
-    """Owned pixels, with zeros for pixels of other ranks."""
-    if spec.bare:
-        return owned
-    held = owned.new_zeros(spec.local_shape(tuple(owned.shape)))
-    held[_owned(spec)] = owned
-    return held
 
 
 # -------------------------------------------------------------------------------------------- what its backward returns
@@ -177,7 +162,7 @@ def _as_tile(grad: Any, spec: TileSpec | None) -> Any:
     if not spec.bare:  # what this rank found for pixels of others goes to these
         bare = spec.without_margin()
         with torch.enable_grad():
-            owned = torch.zeros_like(grad[_owned(spec)]).requires_grad_()
+            owned = torch.zeros_like(grad[owned_index(spec)]).requires_grad_()
             held = TileTensor.wrap(owned, bare).fetched(spec.have).local
         grad, spec = torch.autograd.grad(held, owned, grad)[0], bare
     return TileTensor.wrap(grad, spec)
@@ -202,7 +187,7 @@ def _close_last(node: Any, last: list[Any], given: Any) -> None:
 
 def _close(results: tuple[Tensor | None, ...], given: Any) -> tuple[Tensor | None, ...]:
     """A tile's gradient, as autograd is to see it: that of the pixels held, of which only the owned ones have any."""
-    return tuple(_among_zeros(r.owned, r.spec) if isinstance(r, TileTensor) else r for r in results)
+    return tuple(owned_among_zeros(r.owned, r.spec) if isinstance(r, TileTensor) else r for r in results)
 
 
 # ------------------------------------------------------------------------------------------------ reentrant checkpoints

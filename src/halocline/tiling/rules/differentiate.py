@@ -1,14 +1,40 @@
-"""Gradients of tiles, or with respect to tiles: `torch.autograd.grad`, and backwards whose gradients are given."""
+"""Gradients of tiles, or with respect to tiles: the backward pass of a loss that every rank computed alike,
+`torch.autograd.grad`, and backwards whose gradients are given.
+
+What is plain has whole gradients (see plain.py), so nothing is left to be summed when a backward ends: hooks,
+optimizers in the backward and DistributedDataParallel see the gradients of one device.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from halocline.tiling.rules.attributes import MARGINS
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
+
+_ONE_NUMBER = "a loss is one number: reduce the tile, with mean() or sum()"
+
+
+def backward(
+    loss: Tensor,
+    model: nn.Module | Iterable[Tensor] | None = None,
+    group: Any = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+) -> None:
+    """Add the one-device gradients of `loss` to the `.grad` of every parameter, on every rank: `loss.backward()`.
+
+    `loss` is a scalar computed alike on every rank. `model` and `group` need not be given; they say what is trained.
+    """
+    if isinstance(loss, TileTensor):
+        raise untiled(Tensor.backward, (loss,), why=_ONE_NUMBER)
+    loss.backward(retain_graph=retain_graph, create_graph=create_graph)
 
 
 @rule(torch.autograd.grad)
@@ -29,8 +55,7 @@ def gradients(
     given = (None,) * len(outputs) if grad_outputs is None else grad_outputs
     given = (given,) if isinstance(given, Tensor) else tuple(given)
     if any(isinstance(t, TileTensor) and not t.spec.bare for t in inputs) or is_grads_batched:
-        why = "the gradient of a tile with margins is not whole before they are returned; take it outside of fused()"
-        raise untiled(torch.autograd.grad, (outputs, inputs), why=why)
+        raise untiled(torch.autograd.grad, (outputs, inputs), why=f"{MARGINS}; take it outside of fused()")
     if any(isinstance(o, TileTensor) and g is None for o, g in zip(outputs, given)):
         raise untiled(torch.autograd.grad, (outputs, inputs), why="give grad_outputs, or reduce the tile to one number")
     found = torch.autograd.grad(
@@ -47,7 +72,7 @@ def gradients(
 
 
 @rule(torch.autograd.backward)
-def backward(
+def backward_of_all(
     tensors: Any,
     grad_tensors: Any = None,
     retain_graph: bool | None = None,
@@ -60,11 +85,10 @@ def backward(
     given = grad_variables if grad_tensors is None else grad_tensors
     grads = (given,) * len(listed) if given is None or isinstance(given, Tensor) else tuple(given)
     if any(isinstance(t, TileTensor) and g is None for t, g in zip(listed, grads)):
-        raise untiled(Tensor.backward, listed, why="a loss is one number: reduce the tile, with mean() or sum()")
+        raise untiled(Tensor.backward, listed, why=_ONE_NUMBER)
     leaves = () if inputs is None else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     if any(isinstance(leaf, TileTensor) and not leaf.spec.bare for leaf in leaves):
-        why = "the gradient of a tile with margins is not whole before they are returned; take it outside of fused()"
-        raise untiled(Tensor.backward, listed, why=why)
+        raise untiled(Tensor.backward, listed, why=f"{MARGINS}; take it outside of fused()")
     torch.autograd.backward(
         [t.owned if isinstance(t, TileTensor) else t for t in listed],
         [_gradient(t, g) for t, g in zip(listed, grads)],
@@ -78,7 +102,7 @@ def backward(
 def backward_of(
     tensor: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
 ) -> None:
-    backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+    backward_of_all(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _gradient(tensor: Tensor, grad: Tensor | None) -> Tensor | None:
@@ -86,14 +110,3 @@ def _gradient(tensor: Tensor, grad: Tensor | None) -> Tensor | None:
         return grad.full() if isinstance(grad, TileTensor) else grad
     bare = tensor.spec.without_margin()
     return grad.retiled(bare).local if isinstance(grad, TileTensor) else part_of(grad, bare)
-
-
-_make_grads = torch.autograd._make_grads
-
-
-def _whole_grads(outputs: Any, grads: Any, is_grads_batched: bool) -> Any:
-    """Torch asks no rule about a tile that is given as the gradient of a plain tensor."""
-    return _make_grads(outputs, [g.full() if isinstance(g, TileTensor) else g for g in grads], is_grads_batched)
-
-
-torch.autograd._make_grads = _whole_grads

@@ -29,6 +29,10 @@ celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mi
 softshrink softsign tanhshrink threshold
 float double half bfloat16 int long short bool byte char cpu cuda
 zeros_like ones_like full_like empty_like real imag conj angle
+conj_physical resolve_conj resolve_neg cfloat cdouble chalf
+airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 entr erfcx expit gammaln i0e i1 i1e log_ndtr modified_bessel_i0
+modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 multigammaln ndtr ndtri psi scaled_modified_bessel_k0
+scaled_modified_bessel_k1 spherical_bessel_j0
 __neg__ __pos__ __abs__ __invert__
 """
 _NARY = """
@@ -36,7 +40,11 @@ add addcdiv addcmul arctan2 atan2 bitwise_and bitwise_or bitwise_xor bitwise_lef
 clamp_max clamp_min clip complex copysign div divide eq fmax fmin fmod float_power floor_divide ge greater greater_equal
 gt heaviside hypot isclose le ldexp lerp less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor lt
 masked_fill maximum minimum mul multiply ne nextafter not_equal polar pow remainder rsub sub subtract true_divide
-where xlogy copy_
+xlogy copy_
+chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w gammainc gammaincc
+hermite_polynomial_h hermite_polynomial_he igamma igammac laguerre_polynomial_l legendre_polynomial_p
+shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
+shifted_chebyshev_polynomial_w xlog1py zeta
 __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__
 __div__ __rdiv__ __idiv__ __floordiv__ __rfloordiv__ __ifloordiv__ __mod__ __rmod__ __imod__ __pow__ __rpow__ __ipow__
 __and__ __rand__ __iand__ __or__ __ror__ __ior__ __xor__ __rxor__ __ixor__ __lshift__ __rshift__ __rlshift__
@@ -158,22 +166,49 @@ def _sliced(plain: Tensor, spec: TileSpec) -> Tensor:
     return plain[index(parts, tuple(dims))] if dims else plain
 
 
-_SPACES: tuple[Any, ...] = (torch, F, Tensor, torch.special)
+def named(names: str, *spaces: Any) -> list[Callable[..., Any]]:
+    """The functions and methods of these names."""
+    found = [
+        getattr(space, name, None) for name in names.split() for space in spaces or (torch, F, Tensor, torch.special)
+    ]
+    return [f for f in dict.fromkeys(found) if callable(f) and not isinstance(f, torch.dtype)]
 
 
-def _named(name: str) -> list[Any]:
-    """The functions of this name, and their forms that work in place."""
-    found = [getattr(space, n, None) for n in (name, name + "_") for space in _SPACES]
-    return [f for f in found if callable(f) and not isinstance(f, torch.dtype)]
+def works_in_place(function: Callable[..., Any]) -> bool:
+    name = function.__name__
+    return name.startswith("__i") if name.startswith("__") else name.endswith("_")
 
 
 for _name in _UNARY.split():
-    for _function in _named(_name):
+    for _function in named(f"{_name} {_name}_"):
         rule(_function)(unary(_function))
 for _name in _NARY.split():
-    for _function in _named(_name):
-        _in_place = _name.startswith("__i") if _name.startswith("__") else _function.__name__.endswith("_")
-        rule(_function)(nary(_function, _in_place))
+    for _function in named(f"{_name} {_name}_"):
+        rule(_function)(nary(_function, works_in_place(_function)))
+
+
+@rule(torch.polygamma, torch.special.polygamma)
+def polygamma(n: int, input: TileTensor) -> TileTensor:
+    return TileTensor.wrap(torch.polygamma(n, input.local), input.spec)
+
+
+rule(Tensor.polygamma)(unary(Tensor.polygamma))
+rule(Tensor.polygamma_)(unary(Tensor.polygamma_))
+
+
+@rule(torch.frexp, Tensor.frexp)
+def frexp(input: TileTensor) -> Any:
+    mantissa, exponent = torch.frexp(input.local)
+    both = TileTensor.wrap(mantissa, input.spec), TileTensor.wrap(exponent, input.spec)
+    return torch.return_types.frexp(both)  # type: ignore[attr-defined]
+
+
+@rule(torch.isin)
+def isin(elements: Any, test_elements: Any, **kwargs: Any) -> TileTensor:
+    """Whether each pixel's value is one of a plain tensor's."""
+    if not isinstance(elements, TileTensor) or isinstance(test_elements, TileTensor):
+        raise untiled(torch.isin, (elements, test_elements), kwargs, why="the values to look for must be plain")
+    return TileTensor.wrap(torch.isin(elements.local, test_elements, **kwargs), elements.spec)
 
 
 @rule(torch.prelu, F.prelu, Tensor.prelu)

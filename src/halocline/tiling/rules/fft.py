@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from halocline.tiling.rules.elementwise import named
+from halocline.tiling.rules.gathered import of_wholes
 from halocline.tiling.rules.lines import on_lines
 from halocline.tiling.rules.shape import ints
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule
 
 
 def _transform(name: str) -> None:
@@ -24,16 +26,8 @@ def _transform(name: str) -> None:
 
     @rule(function)
     def transform(
-        input: TileTensor,
-        n: Any = None,
-        dim: Any = usual,
-        norm: str | None = None,
-        *,
-        s: Any = None,
-        out: Tensor | None = None,
+        input: TileTensor, n: Any = None, dim: Any = usual, norm: str | None = None, *, s: Any = None
     ) -> TileTensor:
-        if out is not None:
-            raise untiled(function, (input, n, dim), why="out= has no rule; assign the result instead")
         sizes = s if several and n is None else n
         count = input.ndim if sizes is None else len(ints((sizes,)))
         dims = tuple(range(-count, 0)) if dim is None else ints((dim,))
@@ -60,12 +54,5 @@ def ifftshift(input: TileTensor, dim: Any = None) -> Tensor:
     return _shifted(input, dim, back=True)
 
 
-def _of_frames(function: Callable[..., Tensor]) -> None:
-    @rule(function)
-    def of_frames(input: TileTensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Frames and samples are different dims, so what was cut in the one is gathered, and plain in the other."""
-        return function(input.full(), *args, **kwargs)
-
-
-for _function in (torch.stft, torch.istft, Tensor.stft, Tensor.istft):
-    _of_frames(_function)
+# Frames and samples are different dims, so what was cut in the one is gathered, and plain in the other.
+of_wholes(*named("stft istft"))

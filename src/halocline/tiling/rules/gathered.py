@@ -6,6 +6,7 @@ Exact, and as expensive in memory as one device. Knows no operator.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -15,9 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from halocline.tiling.plain import cut
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.tensor import TileTensor, untiled
+from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.view import GatheredView, Origin
 from halocline.tiling.whole_order import likeness
+
+Ints = tuple[int, ...]
 
 
 def whole(value: Any) -> Any:
@@ -32,6 +35,12 @@ def whole(value: Any) -> Any:
 def on_wholes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`function` of the whole tensors: plain tensors, equal on every rank."""
     return function(*map(whole, args), **{name: whole(value) for name, value in kwargs.items()})
+
+
+def of_wholes(*functions: Callable[..., Any]) -> None:
+    """Register functions that have no other rule than that of the whole tensors."""
+    for function in functions:
+        rule(function)(partial(on_wholes, function))
 
 
 def view_of(x: TileTensor, look: Callable[..., Tensor], *args: Any, sure: bool = True) -> Tensor:
@@ -95,3 +104,33 @@ def cut_within(x: TileTensor, dim: int) -> bool:
     """Whether a dim is spatial and lies on more than one tile, so that no rank holds all of it."""
     dim = dim - x.ndim if dim >= 0 else dim
     return any(d == dim and n > 1 for d, n in zip(x.spec.dims, x.spec.grid))
+
+
+@lru_cache(maxsize=4096)
+def resized(spec: TileSpec, size: Ints) -> TileSpec:
+    """The tiles of an image of another size, cut at the same fractions. Only an uncut dim may change under a margin."""
+    if size == spec.size:
+        return spec
+    cuts = tuple(tuple(new * c // line[-1] for c in line) for line, new in zip(spec.cuts, size))
+    out = spec.with_cuts(cuts)
+    if spec.bare:
+        return out
+    scales = tuple(zip(size, spec.size))
+    have = tuple(tuple((a * new // n, b * new // n) for (a, b), (new, n) in zip(box, scales)) for box in spec.have)
+    return out.with_have(have)
+
+
+def cut_again(plain: Tensor, spec: TileSpec) -> TileTensor:
+    """The tile of a whole tensor whose pixels are dealt out as those of `spec` are, in proportion to their number."""
+    spec = resized(spec.without_margin(), tuple(plain.shape[d] for d in spec.dims))
+    return TileTensor.wrap(cut(plain, spec), spec)
+
+
+def each(function: Callable[[Tensor], Any], results: Any) -> Any:
+    """`function` of the one tensor that an operator returned, or of each in its (named) tuple or list."""
+    return function(results) if isinstance(results, Tensor) else type(results)([function(r) for r in results])
+
+
+def wrapped(results: Any, spec: TileSpec) -> Any:
+    """The tiles of one spec of what an operator returned."""
+    return each(lambda out: TileTensor.wrap(out, spec), results)

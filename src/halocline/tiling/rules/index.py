@@ -7,20 +7,18 @@ plain tensor; written, each rank keeps its part of what the whole becomes. One v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from halocline.tiling.boxes import Box, Interval
+from halocline.tiling.boxes import Box
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.rules.gathered import held_part, on_wholes, view_of, whole
-from halocline.tiling.rules.key import items_of
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import ask_of_expanded, is_alias_of, is_expanded
@@ -259,23 +257,6 @@ def _marked(input: TileTensor, key: Any, value: Any) -> bool:
     return True
 
 
-# ----------------------------------------------------------------------------------------------- the same by functions
-
-
-def sliced(input: TileTensor, dim: int, start: int, stop: int) -> Tensor:
-    """Pixels, channels or samples [start, stop) of a dim."""
-    return getitem(input, (slice(None),) * from_front(dim, input.ndim) + (slice(start, stop),))
-
-
-@rule(torch.narrow, Tensor.narrow, torch.narrow_copy, Tensor.narrow_copy)
-def narrow(input: TileTensor, dim: int, start: Any, length: int) -> Tensor:
-    size = input.shape[dim]
-    first = int(start) + size if int(start) < 0 else int(start)
-    if not (0 <= first and first + length <= size):
-        raise IndexError(f"narrow to [{first}, {first + length}) leaves the {size} of dim {dim}")
-    return sliced(input, dim, first, first + length)
-
-
 @rule(torch.select, Tensor.select)
 def select(input: TileTensor, dim: int, index: int) -> Tensor:
     return getitem(input, (slice(None),) * from_front(dim, input.ndim) + (int(index),))
@@ -288,79 +269,40 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     return TileTensor.wrap(input.local.index_select(dim, whole(index)), input.spec)
 
 
-@rule(torch.unbind, Tensor.unbind)
-def unbind(input: TileTensor, dim: int = 0) -> tuple[Tensor, ...]:
-    return tuple(select(input, dim, i) for i in range(input.shape[dim]))
+# ------------------------------------------------------------------------------- what torch reads an index as
 
 
-@rule(Tensor.__iter__)
-def iterate(input: TileTensor) -> Any:
-    return iter(unbind(input))
+def items_of(key: Any) -> list[Any]:
+    """The items of an index: numbers, slices, None, ... and tensors; those without dims are masks of one value."""
+    return [_item(i) for i in (key if _is_tuple(key) else (key,))]
 
 
-def _pieces(input: TileTensor, dim: int, bounds: Sequence[Interval]) -> tuple[Tensor, ...]:
-    return tuple(sliced(input, dim, a, b) for a, b in bounds)
+def _is_tuple(key: Any) -> bool:
+    """Whether a sequence is read as a tuple: a tuple is, and a short list that holds more than numbers.
+
+    So does torch still, with a warning (treatSequenceAsTuple), as numpy once did.
+    """
+    if isinstance(key, tuple):
+        return True
+    if not isinstance(key, Sequence) or isinstance(key, str) or len(key) >= 32:
+        return False
+    return any(i is None or i is Ellipsis or isinstance(i, (slice, Tensor)) or _is_sequence(i) for i in key)
 
 
-def _split(function: Callable[..., Any]) -> None:
-    @rule(function)
-    def split(tensor: TileTensor, split_size: Any = None, dim: int = 0, **kwargs: Any) -> tuple[Tensor, ...]:
-        sizes = next(iter(kwargs.values())) if split_size is None else split_size
-        size = tensor.shape[dim]
-        if not isinstance(sizes, (list, tuple)):
-            sizes = int(sizes)
-            sizes = [min(sizes, size - a) for a in range(0, size, sizes)]
-        if sum(sizes) != size:
-            raise ValueError(f"split sizes {tuple(sizes)} add up to {sum(sizes)} but dim {dim} has {size}")
-        ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-        return _pieces(tensor, dim, [(b - n, b) for b, n in zip(ends, sizes)])
+def _is_sequence(item: Any) -> bool:
+    return isinstance(item, Sequence) or (hasattr(item, "__array__") and hasattr(item, "__setitem__"))
 
 
-for _function in (torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes, torch.functional.split):
-    _split(_function)
-
-
-@rule(torch.chunk, Tensor.chunk)
-def chunk(input: TileTensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    if chunks < 1:
-        raise ValueError(f"chunk needs 1 chunk or more, got {chunks}")
-    size = input.shape[dim]
-    step = -(-size // chunks)
-    return _pieces(input, dim, [(a, min(a + step, size)) for a in range(0, size, step)])
-
-
-@rule(torch.tensor_split, Tensor.tensor_split)
-def tensor_split(input: TileTensor, indices_or_sections: Any, dim: int = 0, **kwargs: Any) -> tuple[Tensor, ...]:
-    size, cuts = input.shape[dim], indices_or_sections
-    if isinstance(cuts, Tensor):
-        cuts = cuts.tolist()
-    if not isinstance(cuts, (list, tuple)):
-        cuts = int(cuts)
-        if cuts < 1:
-            raise ValueError(f"tensor_split needs 1 section or more, got {cuts}")
-        parts, rest = divmod(size, cuts)
-        cuts = [i * parts + min(i, rest) for i in range(1, cuts)]
-    bounds = [0, *cuts, size]
-    if any(a > b for a, b in pairwise(bounds)):
-        raise untiled(torch.tensor_split, (input, cuts), why=f"the split points {cuts} do not rise from 0 to {size}")
-    return _pieces(input, dim, list(pairwise(bounds)))
-
-
-def _split_along(name: str, least: int) -> None:
-    """Of hsplit, vsplit and dsplit, which name the dim; `least` dims they need."""
-
-    def split(input: TileTensor, *given: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        values = (*given, *kwargs.values())
-        cuts = values[0] if len(values) == 1 else values  # x.hsplit(1, 2) is x.hsplit((1, 2))
-        dim = {"hsplit": min(1, input.ndim - 1), "vsplit": 0, "dsplit": 2}[name]
-        if input.ndim < least:
-            raise ValueError(f"{name} needs {least} dims or more, got a tensor of shape {tuple(input.shape)}")
-        if not isinstance(cuts, (list, tuple)) and input.shape[dim] % int(cuts):
-            raise ValueError(f"{name} makes {cuts} equal parts and dim {dim} has {input.shape[dim]}: use tensor_split")
-        return tensor_split(input, cuts, dim)
-
-    rule(getattr(torch, name), getattr(Tensor, name))(split)
-
-
-for _name, _least in (("hsplit", 1), ("vsplit", 2), ("dsplit", 3)):
-    _split_along(_name, _least)
+def _item(item: Any) -> Any:
+    if isinstance(item, bool):
+        return torch.tensor(item)
+    if item is None or item is Ellipsis or isinstance(item, (int, slice)):
+        return item
+    if isinstance(item, Sequence) and not isinstance(item, str):
+        item = torch.tensor(item)
+        item = item if item.numel() else item.long()  # an empty list has no dtype of its own
+    elif not isinstance(item, Tensor) and hasattr(item, "__array__"):  # of numpy
+        item = torch.as_tensor(item)
+    if isinstance(item, Tensor) and item.ndim == 0 and item.dtype not in (torch.bool, torch.uint8):
+        return int(item)
+    return item

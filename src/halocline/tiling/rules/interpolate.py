@@ -1,4 +1,5 @@
-"""Interpolation to another size: nearest, nearest-exact, linear, bilinear, trilinear, bicubic, area and antialiased.
+"""Interpolation to another size (nearest, nearest-exact, linear, bilinear, trilinear, bicubic, area, antialiased), and
+sampling at given places: any pixel may be read there, so the image is gathered; the places may stay tiles.
 
 Every mode is a table per dim of the pixels that each output reads. An enlargement by a whole number, the common case,
 runs torch's own function on the tile and its halo instead: the same numbers in one step. Knows nothing of messages.
@@ -23,11 +24,11 @@ from halocline.tiling.function import Function
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.local_operator import Recomputed
+from halocline.tiling.plain import for_tiles
 from halocline.tiling.resample import Taps, resample
 from halocline.tiling.route import index
-from halocline.tiling.rules.adaptive import adaptive_average
-from halocline.tiling.rules.convolution import check_image
-from halocline.tiling.rules.lines import cut_again
+from halocline.tiling.rules.gathered import cut_again, whole
+from halocline.tiling.rules.pooling import adaptive_average
 from halocline.tiling.strides import in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
@@ -222,7 +223,7 @@ def _as_autocast(input: TileTensor, mode: str) -> TileTensor:
 @rule(F.interpolate)
 @per_sample(F.interpolate)
 def interpolate(
-    input: Tensor,
+    input: TileTensor,
     size: Any = None,
     scale_factor: Any = None,
     mode: str = "nearest",
@@ -231,8 +232,6 @@ def interpolate(
     antialias: bool = False,
 ) -> TileTensor:
     dims = input.ndim - 2
-    check_image(F.interpolate, input, dims)
-    assert isinstance(input, TileTensor)
     if mode not in _MODES.get(input.ndim, ()) or (antialias and mode not in ("bilinear", "bicubic")):
         kind = "antialiased " if antialias else ""
         raise untiled(F.interpolate, (input,), why=f"{kind}mode {mode!r} of a tensor of {input.ndim} dims has no rule")
@@ -286,3 +285,22 @@ def _regular(tables: tuple[Copies, ...], times: tuple[int, ...]) -> bool:
     """Whether an enlargement of a part is a part of the enlargement: rounding may spoil that."""
     pairs = list(zip(tables, times))
     return all(t.copied == t.credited == tuple(j // n for j in range(len(t.copied))) for t, n in pairs)
+
+
+@rule(F.grid_sample)
+def grid_sample(input: Tensor, grid: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Places (batch, height, width, 2) that are tiles give tiles (batch, channels, height, width); others a tensor."""
+    if not isinstance(grid, TileTensor):
+        return F.grid_sample(whole(input), grid, *args, **kwargs)
+    places = grid.ndim
+    if not all(1 - places <= d <= -2 for d in grid.spec.dims):
+        raise untiled(F.grid_sample, (input, grid), why="its grid may be cut between batch and coordinates only")
+    out = grid.spec.with_dims(tuple(d + 1 for d in grid.spec.dims))
+    image = input.everywhere() if isinstance(input, TileTensor) else for_tiles(input, grid.spec.exchanger)
+    mine = grid.local
+    if not mine.numel():
+        held = tuple(mine.shape[1:-1])
+        # Connected to both tensors, so that every rank's backward takes part in the same exchanges.
+        none = image.sum() * 0 + mine.sum() * 0
+        return TileTensor.wrap(none.expand(image.shape[0], image.shape[1], *held), out)
+    return TileTensor.wrap(F.grid_sample(image, mine, *args, **kwargs), out)

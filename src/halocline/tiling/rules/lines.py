@@ -1,8 +1,8 @@
-"""Operators along whole lines of pixels (transforms, running sums, sorting), each line by itself.
+"""Operators along whole lines of pixels, each line by itself: sorting, running values, differences.
 
 The tensor is cut anew, across the longest of the other dims (channels, samples or the image's other dim), so that each
 rank holds whole lines; it computes on them and the result is cut as the tensor was. Two exchanges, in which each pixel
-travels once, and no rank ever holds more than its share. Knows no operator.
+travels once, and no rank ever holds more than its share.
 
     lines run down the image, 2 ranks       A A B B         A A A A         A A B B
                                             A A B B    ->   A A A A    ->   A A B B      (turned by 90 degrees where
@@ -11,46 +11,21 @@ travels once, and no rank ever holds more than its share. Knows no operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from halocline.tiling.plain import cut
-from halocline.tiling.rules.gathered import cut_within
+from halocline.tiling.rules.elementwise import named
+from halocline.tiling.rules.gathered import cut_again, cut_within, each, of_wholes, resized, wrapped
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import laid_out, memory_order, noted, strides_in
-from halocline.tiling.tensor import TileTensor
+from halocline.tiling.tensor import TileTensor, rule, untiled
 
 Ints = tuple[int, ...]
-
-
-def each(function: Callable[[Tensor], Any], results: Any) -> Any:
-    """`function` of the one tensor that an operator returned, or of each in its (named) tuple or list."""
-    return function(results) if isinstance(results, Tensor) else type(results)([function(r) for r in results])
-
-
-@lru_cache(maxsize=4096)
-def resized(spec: TileSpec, size: Ints) -> TileSpec:
-    """The tiles of an image of another size, cut at the same fractions. Only an uncut dim may change under a margin."""
-    if size == spec.size:
-        return spec
-    cuts = tuple(tuple(new * c // line[-1] for c in line) for line, new in zip(spec.cuts, size))
-    out = spec.with_cuts(cuts)
-    if spec.bare:
-        return out
-    scales = tuple(zip(size, spec.size))
-    have = tuple(tuple((a * new // n, b * new // n) for (a, b), (new, n) in zip(box, scales)) for box in spec.have)
-    return out.with_have(have)
-
-
-def cut_again(plain: Tensor, spec: TileSpec) -> TileTensor:
-    """The tile of a whole tensor whose pixels are dealt out as those of `spec` are, in proportion to their number."""
-    spec = resized(spec.without_margin(), tuple(plain.shape[d] for d in spec.dims))
-    return TileTensor.wrap(cut(plain, spec), spec)
 
 
 @lru_cache(maxsize=1024)
@@ -123,3 +98,159 @@ def _placed(out: Tensor, spec: TileSpec, along: set[int]) -> TileTensor:
 
 def _whole(out: Tensor, dim: int, size: int, along: set[int]) -> int:
     return out.shape[dim] if dim in along else size
+
+
+# ------------------------------------------------------------------------------------------------ sorting and counting
+
+
+def _sort(function: Callable[..., Any]) -> None:
+    @rule(function)
+    def sort(input: TileTensor, dim: Any = -1, descending: bool = False, **kwargs: Any) -> Any:
+        if isinstance(dim, bool):  # sort(x, stable) has no positional form of its own
+            raise untiled(function, (input, dim), kwargs, why="give dim= and descending= by name")
+        return on_lines(lambda line: function(line, dim=dim, descending=descending, **kwargs), input, (dim,))
+
+
+for _function in named("sort argsort"):
+    _sort(_function)
+
+
+@rule(torch.msort, Tensor.msort)
+def msort(input: TileTensor) -> Any:
+    return on_lines(torch.msort, input, (0,))
+
+
+@rule(torch.topk, Tensor.topk)
+def topk(input: TileTensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """Those of a line of pixels have no place in the image any more, and are plain."""
+    if from_front(dim, input.ndim) in input.spec.positions(input.ndim):
+        return torch.topk(input.full(), k, dim, largest, sorted)
+    return wrapped(torch.topk(input.local, k, dim, largest, sorted), input.spec)
+
+
+@rule(torch.bucketize)
+def bucketize(input: Tensor, boundaries: Tensor, **kwargs: Any) -> TileTensor:
+    if not isinstance(input, TileTensor) or isinstance(boundaries, TileTensor):
+        raise untiled(torch.bucketize, (input, boundaries), why="its boundaries must be plain")
+    return TileTensor.wrap(torch.bucketize(input.local, boundaries, **kwargs), input.spec)
+
+
+@rule(torch.searchsorted)
+def searchsorted(sorted_sequence: Tensor, input: Any, **kwargs: Any) -> TileTensor:
+    if not isinstance(input, TileTensor) or isinstance(sorted_sequence, TileTensor) or sorted_sequence.ndim != 1:
+        raise untiled(torch.searchsorted, (sorted_sequence, input), why="its sequence must be plain and have one dim")
+    return TileTensor.wrap(torch.searchsorted(sorted_sequence, input.local, **kwargs), input.spec)
+
+
+@rule(torch.histc, Tensor.histc)
+def histc(input: TileTensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    """Each rank counts the pixels it owns; the bins' ends, if they are not given, are the whole image's extremes."""
+    values = input.detach()
+    assert isinstance(values, TileTensor)
+    if min == max:
+        min, max = torch.amin(values).item(), torch.amax(values).item()
+        if min == max:
+            min, max = min - 1, max + 1
+    owned = values.owned
+    counts = torch.histc(owned, bins, min, max) if owned.numel() else owned.new_zeros(bins)
+    return input.spec.exchanger.all_reduce(counts)
+
+
+of_wholes(*named("bincount histogram"))
+
+
+# ------------------------------------------------------------------------------------------------------ running values
+
+
+def _running(name: str) -> None:
+    function: Callable[..., Any] = getattr(torch, name)
+
+    @rule(function, getattr(Tensor, name))
+    def running(input: TileTensor, dim: Any = None, **kwargs: Any) -> Any:
+        return on_lines(lambda whole: function(whole, dim, **kwargs), input, (dim,))
+
+
+for _name in "cumsum cumprod logcumsumexp cummax cummin".split():
+    _running(_name)
+
+
+def _written(name: str) -> None:
+    function = getattr(Tensor, name)
+
+    @rule(function)
+    def write(input: TileTensor, dim: int, **kwargs: Any) -> Tensor:
+        # Of a copy: the backward needs the values before they are overwritten.
+        return input.copy_(getattr(torch, name[:-1])(input.clone(), dim, **kwargs))
+
+
+_written("cumsum_")
+_written("cumprod_")
+
+
+# ----------------------------------------------------------------------- differences and integrals: pixels move by one
+
+
+def _neighbours(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """All but the first, and all but the last, of a dim."""
+    size = x.shape[dim]
+    return torch.narrow(x, dim, 1, size - 1), torch.narrow(x, dim, 0, size - 1)
+
+
+@rule(torch.diff, Tensor.diff)
+def diff(
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    if n == 0:  # of which torch does not look at the rest
+        return input.clone()
+    parts = [t for t in (prepend, input, append) if t is not None]
+    whole = torch.cat(parts, dim) if len(parts) > 1 else input
+    if not 0 < n < whole.shape[dim]:
+        raise untiled(torch.diff, (input, n, dim), why=f"{n} differences of {whole.shape[dim]} values have no rule")
+    for _ in range(n):
+        later, earlier = _neighbours(whole, dim)
+        whole = torch.logical_xor(later, earlier) if whole.dtype is torch.bool else later - earlier
+    return whole
+
+
+@rule(torch.gradient)
+def gradient(input: TileTensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1) -> list[Tensor]:
+    """One estimate per dim; `spacing` is a number, or per dim a number or the coordinates of its values."""
+    dims = tuple(range(input.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    steps: Sequence[Any] = spacing if isinstance(spacing, (tuple, list)) else (spacing,) * len(dims)
+    if (isinstance(spacing, Tensor) and len(dims) > 1) or len(steps) != len(dims) or any(map(_unfit, steps)):
+        raise untiled(torch.gradient, (input, spacing, dim), why="give a plain spacing without a gradient per dim")
+
+    def along(d: int, step: Any) -> Tensor:
+        def estimate(whole: Tensor) -> Tensor:
+            given = {} if step is None else {"spacing": [step.to(whole.device)] if isinstance(step, Tensor) else step}
+            return torch.gradient(whole, dim=d, edge_order=edge_order, **given)[0]
+
+        return on_lines(estimate, input, (d,))
+
+    return [along(d, step) for d, step in zip(dims, steps)]
+
+
+def _unfit(step: Any) -> bool:
+    return isinstance(step, Tensor) and (isinstance(step, TileTensor) or step.requires_grad)
+
+
+def _trapezoids(y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
+    """The area under each piece of the line between two neighbours."""
+    later, earlier = _neighbours(y, dim)
+    if x is None:
+        step = 1 if dx is None else dx.item() if isinstance(dx, Tensor) else dx
+        return (later + earlier) * step / 2
+    if x.ndim == 1 and not isinstance(x, TileTensor):
+        x = x.view(-1, *(1,) * (y.ndim - 1 - from_front(dim, y.ndim)))
+        return (later + earlier) * torch.diff(x, dim=0) / 2
+    return (later + earlier) * torch.diff(x, dim=dim) / 2
+
+
+@rule(torch.trapezoid, torch.trapz)
+def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
+    return _trapezoids(y, x, dx, dim).sum(dim)
+
+
+@rule(torch.cumulative_trapezoid)
+def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
+    return torch.cumsum(_trapezoids(y, x, dx, dim), dim)

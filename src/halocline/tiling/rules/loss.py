@@ -124,11 +124,33 @@ def _reduced(sums: Tensor, divisor: Tensor | float | None, spec: TileSpec) -> Te
 def _weight_of(target: Tensor, weight: Tensor | None, ignored: int, dtype: torch.dtype) -> Tensor:
     """The sum of the weights of a rank's pixels."""
     counted = target != ignored
-    if weight is None:
-        return counted.sum(dtype=torch.promote_types(dtype, torch.float32))
-    return torch.where(counted, weight[torch.where(counted, target, 0)], 0.0).sum(
-        dtype=torch.promote_types(dtype, torch.float32)
-    )
+    each = counted if weight is None else torch.where(counted, weight[torch.where(counted, target, 0)], 0.0)
+    return each.sum(dtype=torch.promote_types(dtype, torch.float32))
+
+
+def _classified(
+    function: Callable[..., Tensor],
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: str,
+    **options: Any,
+) -> Tensor:
+    """A loss of the values that each pixel has for all classes, of which `target` names one, or has shares."""
+    if not _by_class(input):
+        return on_wholes(function, input, target, weight, reduction=reduction, **options)
+    owned, part, spec, by_class = _classes(input, target)
+    weight = None if weight is None else for_tiles(weight, spec.exchanger)
+    if not by_class and function is F.nll_loss:
+        raise ValueError(f"nll_loss wants a class per pixel, but got a target of shape {tuple(target.shape)}")
+    if reduction == "none":
+        return TileTensor.wrap(function(owned, part, weight, reduction="none", **options), spec)
+    sums = function(owned, part, weight, reduction="sum", **options)
+    if reduction == "sum":
+        return _reduced(sums, None, spec)
+    if by_class:
+        return _reduced(sums, _weight_of(part, weight, options["ignore_index"], sums.dtype), spec)
+    return _reduced(sums, input.numel() / input.shape[1], spec)
 
 
 @rule(F.cross_entropy)
@@ -143,25 +165,8 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
-    if not _by_class(input):
-        options = {"ignore_index": ignore_index, "reduction": reduction, "label_smoothing": label_smoothing}
-        return on_wholes(F.cross_entropy, input, target, weight, **options)
-    owned, part, spec, by_class = _classes(input, target)
-    weight = None if weight is None else for_tiles(weight, spec.exchanger)
-
-    def local(reduction: str) -> Tensor:
-        return F.cross_entropy(
-            owned, part, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
-        )
-
-    if reduction == "none":
-        return TileTensor.wrap(local("none"), spec)
-    sums = local("sum")
-    if reduction == "sum":
-        return _reduced(sums, None, spec)
-    if by_class:
-        return _reduced(sums, _weight_of(part, weight, ignore_index, sums.dtype), spec)
-    return _reduced(sums, input.numel() / input.shape[1], spec)
+    options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    return _classified(F.cross_entropy, input, target, weight, reduction, **options)
 
 
 @rule(F.nll_loss)
@@ -175,16 +180,7 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
-    if not _by_class(input):
-        return on_wholes(F.nll_loss, input, target, weight, ignore_index=ignore_index, reduction=reduction)
-    owned, part, spec, by_class = _classes(input, target)
-    weight = None if weight is None else for_tiles(weight, spec.exchanger)
-    if not by_class:
-        raise ValueError(f"nll_loss wants a class per pixel, but got a target of shape {tuple(target.shape)}")
-    if reduction == "none":
-        return TileTensor.wrap(F.nll_loss(owned, part, weight, ignore_index=ignore_index, reduction="none"), spec)
-    sums = F.nll_loss(owned, part, weight, ignore_index=ignore_index, reduction="sum")
-    return _reduced(sums, _weight_of(part, weight, ignore_index, sums.dtype) if reduction == "mean" else None, spec)
+    return _classified(F.nll_loss, input, target, weight, reduction, ignore_index=ignore_index)
 
 
 @rule(F.gaussian_nll_loss)

@@ -1,6 +1,8 @@
-"""What sees the last dims as a matrix or a dim as a vector: triangles, diagonals, products, distances, covariance.
+"""Products, and what sees the last dims as a matrix: triangles, diagonals, distances, covariance.
 
-Triangles keep each pixel or make it zero, by its coordinates. A diagonal of pixels is gathered and plain.
+A product is local while the summed dim is not cut (a channels-last linear layer, einsum over channels); one that sums
+over pixels gathers its tiles and is whole on every rank. Triangles keep each pixel or make it zero, by its coordinates.
+A diagonal of pixels is gathered and plain.
 """
 
 from __future__ import annotations
@@ -12,20 +14,100 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from halocline.tiling.rules.elementwise import align
-from halocline.tiling.rules.gathered import cut_within, on_wholes, view_of
-from halocline.tiling.rules.lines import cut_again
+from halocline.tiling.plain import all_for_tiles, for_tiles
+from halocline.tiling.rules.elementwise import align, named
+from halocline.tiling.rules.gathered import cut_again, cut_within, of_wholes, on_wholes, view_of, whole
 from halocline.tiling.rules.shape import at, from_front
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import laid_out, memory_order, strides_in
 from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
+
+
+@rule(F.linear)
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if isinstance(input, TileTensor) and not isinstance(weight, TileTensor) and not isinstance(bias, TileTensor):
+        if -1 not in input.spec.dims:
+            spec = input.spec
+            out = F.linear(input.local, *all_for_tiles((weight, bias), spec.exchanger))
+            return TileTensor.wrap(out, spec if weight.ndim == 2 else at(spec, spec.positions(input.ndim), out.ndim))
+    return F.linear(whole(input), whole(weight), whole(bias))
+
+
+def _matmul(function: Callable[..., Any], swapped: bool = False) -> None:
+    @rule(function)
+    def matmul(input: Tensor, other: Tensor) -> Tensor:
+        a, b = (other, input) if swapped else (input, other)
+        if isinstance(a, TileTensor) and not isinstance(b, TileTensor) and b.ndim <= 2 and -1 not in a.spec.dims:
+            out = torch.matmul(a.local, for_tiles(b, a.spec.exchanger))
+            return TileTensor.wrap(out, at(a.spec, a.spec.positions(a.ndim), out.ndim))
+        return torch.matmul(whole(a), whole(b))
+
+
+for _function in (torch.matmul, Tensor.matmul, Tensor.__matmul__):
+    _matmul(_function)
+_matmul(Tensor.__rmatmul__, swapped=True)
+
+
+of_wholes(*named("mm bmm mv dot vdot inner ger outer addmm addmv baddbmm addbmm tensordot cdist", torch, Tensor))
+
+
+@rule(torch.einsum, torch.functional.einsum)
+def einsum(equation: Any, *operands: Any) -> Tensor:
+    listed = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+    if not isinstance(equation, str):
+        raise untiled(torch.einsum, (equation, *operands), why="give the equation as a string")
+    local = _pixelwise(equation.replace(" ", ""), listed)
+    return torch.einsum(equation, *map(whole, listed)) if local is None else local
+
+
+def _pixelwise(equation: str, operands: list[Any]) -> TileTensor | None:
+    """The einsum computed on each tile by itself, if every cut dim is in all tiles, in the result and not elsewhere."""
+    given, arrow, result = equation.partition("->")
+    terms = given.split(",")
+    if not arrow or "." in equation or len(terms) != len(operands):
+        return None
+    tiles = [(t, o) for t, o in zip(terms, operands) if isinstance(o, TileTensor)]
+    cut = [[term[d] for d in o.spec.dims] for term, o in tiles]
+    letters = cut[0]
+    if any(c != letters for c in cut) or len(set(letters)) < len(letters):
+        return None
+    plain = "".join(t for t, o in zip(terms, operands) if not isinstance(o, TileTensor))
+    if any(c not in result or c in plain or any(t.count(c) > 1 for t, _ in tiles) for c in letters):
+        return None
+    lead = tiles[0][1].spec
+    if any(o.spec.size != lead.size or o.spec.exchanger is not lead.exchanger for _, o in tiles):
+        return None
+    same = [o for _, o in tiles]
+    if len(same) > 1:
+        lead = lead.without_margin()
+        same = [o.retiled(lead.with_dims(o.spec.dims)) for o in same]
+    parts = iter(same)
+    local = [next(parts).local if isinstance(o, TileTensor) else for_tiles(o, lead.exchanger) for o in operands]
+    spec = at(lead, [result.index(c) for c in letters], len(result))
+    return TileTensor.wrap(_laid_out(torch.einsum(equation, *local), equation, local, operands, lead), spec)
+
+
+def _laid_out(out: Tensor, equation: str, local: list[Tensor], operands: list[Any], spec: TileSpec) -> Tensor:
+    """The same, lying in memory as the whole on one device does, which a tile of one pixel need not."""
+    if all(b - a > 1 or n == 1 for (a, b), n in zip(spec.held, spec.size)):
+        return out
+    sizes = [tuple(o.shape) for o in operands]
+    meta = [
+        torch.empty_strided(n, strides_in(memory_order(p), n), dtype=p.dtype, device="meta")
+        for n, p in zip(sizes, local)
+    ]
+    strides = strides_in(memory_order(torch.einsum(equation, *meta)), tuple(out.shape))
+    return laid_out(out, strides)
+
+
+# ------------------------------------------------------------------------------------------- triangles and diagonals
 
 
 def _triangle(name: str) -> None:
     function: Callable[..., Tensor] = getattr(torch, name)
 
     @rule(function, getattr(Tensor, name))
-    def triangle(input: TileTensor, diagonal: int = 0, **kwargs: Any) -> TileTensor:
-        if kwargs:
-            raise untiled(function, (input, diagonal), kwargs, why="out= has no rule; assign the result instead")
+    def triangle(input: TileTensor, diagonal: int = 0) -> TileTensor:
         return TileTensor.wrap(function(input.local, _from_corner(input, diagonal)), input.spec)
 
     @rule(getattr(Tensor, name + "_"))
@@ -47,11 +129,8 @@ _triangle("tril")
 
 def _diagonal(functions: tuple[Callable[..., Any], ...], usual: tuple[int, int]) -> None:
     @rule(*functions)
-    def diagonal(
-        input: TileTensor, offset: int = 0, dim1: int = usual[0], dim2: int = usual[1], **kwargs: Any
-    ) -> Tensor:
+    def diagonal(input: TileTensor, offset: int = 0, dim1: int = usual[0], dim2: int = usual[1]) -> Tensor:
         """It becomes the last dim."""
-        offset = kwargs.get("offset", offset)
         ndim = input.ndim
         gone = {from_front(dim1, ndim), from_front(dim2, ndim)}
         spatial = input.spec.positions(ndim)
@@ -78,26 +157,12 @@ def diag_embed(input: TileTensor, offset: int = 0, dim1: int = -2, dim2: int = -
     return TileTensor.wrap(out, at(input.spec, [kept[p] for p in input.spec.positions(ndim - 1)], ndim))
 
 
-def _of_whole(function: Callable[..., Any]) -> None:
-    @rule(function)
-    def of_whole(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if kwargs.get("out") is not None:
-            raise untiled(function, (input, *args), kwargs, why="out= has no rule; assign the result instead")
-        return on_wholes(function, input, *args, **kwargs)
-
-
-for _name in "trace diag cov corrcoef".split():
-    for _space in (torch, Tensor):
-        _of_whole(getattr(_space, _name))
+of_wholes(*named("trace diag cov corrcoef", torch, Tensor))
 
 
 def _cross(functions: tuple[Callable[..., Any], ...], usual: int | None) -> None:
-    function = functions[0]
-
     @rule(*functions)
-    def cross(input: Tensor, other: Tensor, dim: int | None = usual, **kwargs: Any) -> Tensor:
-        if kwargs.get("out") is not None:
-            raise untiled(function, (input, other), kwargs, why="out= has no rule; assign the result instead")
+    def cross(input: Tensor, other: Tensor, dim: int | None = usual) -> Tensor:
         shape = torch.broadcast_shapes(tuple(input.shape), tuple(other.shape))
         if dim is None:  # the first dim of three
             dim = next((d for d, n in enumerate(shape) if n == 3), -1)
@@ -107,7 +172,7 @@ def _cross(functions: tuple[Callable[..., Any], ...], usual: int | None) -> None
             lead = next((t for t in tiles if tuple(t.shape) == tuple(shape)), None)
             out = on_wholes(torch.linalg.cross, input, other, dim=dim)
             return out if lead is None else cut_again(out, lead.spec)
-        (first, second), spec = align((input, other), function)
+        (first, second), spec = align((input, other), functions[0])
         return TileTensor.wrap(torch.linalg.cross(first, second, dim=dim), spec)
 
 
@@ -116,10 +181,8 @@ _cross((torch.linalg.cross,), -1)
 
 
 @rule(torch.renorm, Tensor.renorm)
-def renorm(input: Tensor, p: float, dim: int, maxnorm: float, **kwargs: Any) -> Tensor:
+def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Each slice along `dim` is made no longer than `maxnorm`, by torch's formula."""
-    if kwargs:
-        raise untiled(torch.renorm, (input, p, dim), kwargs, why="out= has no rule; assign the result instead")
     dim = from_front(dim, input.ndim)
     others = tuple(d for d in range(input.ndim) if d != dim)
     norms = torch.linalg.vector_norm(input, p, others, keepdim=True)
@@ -130,9 +193,7 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float, **kwargs: Any) -> 
 
 
 @rule(torch.linalg.vecdot)
-def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, **kwargs: Any) -> Tensor:
-    if kwargs:
-        raise untiled(torch.linalg.vecdot, (x, y), kwargs, why="out= has no rule; assign the result instead")
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     return (torch.conj(x) * y).sum(dim)
 
 

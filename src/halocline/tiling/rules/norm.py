@@ -7,20 +7,18 @@ one in the backward.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNormModule
+from torch import Tensor
 
 from halocline.tiling.constant import constant
 from halocline.tiling.function import Function
 from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.statistics import LOW_PRECISION, merge, owned_part, owned_pixels
+from halocline.tiling.statistics import LOW_PRECISION, local_moments, merge, owned_part, owned_pixels
 from halocline.tiling.strides import CHANNELS_LAST, definite, with_definite_gradient
 from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
 from halocline.tiling.whole_order import as_on_whole
@@ -31,14 +29,10 @@ Running = tuple[Tensor | None, Tensor | None, float]
 
 def channel_moments(owned: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of this rank's pixels per channel, in at least float32; zeros where it has none."""
-    if not owned.numel():
-        zeros = owned.new_zeros(owned.shape[1], dtype=torch.float32 if owned.dtype in LOW_PRECISION else owned.dtype)
-        return zeros, zeros
-    if not owned.is_cuda and owned.dtype not in LOW_PRECISION:
+    if owned.numel() and not owned.is_cuda and owned.dtype not in LOW_PRECISION:
         return torch.batch_norm_update_stats(owned, None, None, 0.0)  # the CPU kernel of plain training
-    wide = owned.float() if owned.dtype in LOW_PRECISION else owned
-    variance, mean = torch.var_mean(wide, [d for d in range(owned.ndim) if d != 1], correction=0)
-    return mean, variance
+    mean, variance = local_moments(owned, (0, *range(2, owned.ndim)))
+    return mean.flatten(), variance.flatten()
 
 
 def update_running(running: Running, mean: Tensor, variance: Tensor, count: int) -> None:
@@ -70,58 +64,57 @@ def given_backward(
     )
 
 
+class _Training(NamedTuple):
+    """All of a batch norm in training but its tensors."""
+
+    running: Running
+    eps: float
+    values: int
+    """How many there are per channel in the whole batch."""
+    spec: TileSpec
+
+
 class _BatchNorm(Function):
     """Batch normalisation in training, with torch's kernels for given statistics and the rest by hand."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        local: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running: Running,
-        eps: float,
-        count: int,
-        spec: TileSpec,
-    ) -> Tensor:
-        mean, variance = merge(*channel_moments(owned_part(local, spec)), spec)
-        update_running(running, mean, variance, count)
-        ctx.eps, ctx.count, ctx.spec = eps, count, spec
+    def forward(ctx: Any, local: Tensor, weight: Tensor | None, bias: Tensor | None, how: _Training) -> Tensor:
+        mean, variance = merge(*channel_moments(owned_part(local, how.spec)), how.spec)
+        update_running(how.running, mean, variance, how.values)
+        ctx.how = how
         ctx.save_for_backward(local, weight, bias, mean, variance)
         # The kernels want the parameters in the dtype of the statistics.
-        weight = None if weight is None else weight.to(mean.dtype)
-        bias = None if bias is None else bias.to(mean.dtype)
-        return F.batch_norm(local, mean, variance, weight, bias, False, 0.0, eps)
+        weight, bias = in_dtype(mean.dtype, weight, bias)
+        return F.batch_norm(local, mean, variance, weight, bias, False, 0.0, how.eps)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         *given, mean, variance = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
+        wanted, how, local = ctx.needs_input_grad, ctx.how, given[0]
         if torch.is_grad_enabled():
-            return *_gradients_with_graph(ctx, grad, given), *(None,) * 4
-        local = given[0]
-        weight = None if given[1] is None else given[1].to(mean.dtype)
+            return *_gradients_with_graph(ctx, grad, given), None
         # As if the statistics were given: grad_local = grad * gain, and the sums that their gradients need anyway.
-        scale = torch.rsqrt(variance + ctx.eps)
-        weight = torch.ones_like(mean) if weight is None else weight  # or the GPU's kernel makes no sums
+        scale = torch.rsqrt(variance + how.eps)
+        # Without a weight the GPU's kernel makes no sums.
+        weight = torch.ones_like(mean) if given[1] is None else given[1].to(mean.dtype)
         if local.numel():
-            grad_local, grad_weight, grad_bias = given_backward(grad, local, weight, mean, variance, ctx.eps, wanted[0])
+            grad_local, grad_weight, grad_bias = given_backward(grad, local, weight, mean, variance, how.eps, wanted[0])
         else:  # the kernel divides by the number of samples
             grad_local, grad_weight, grad_bias = torch.zeros_like(local), *torch.zeros_like(mean.expand(2, -1))
-        sums = ctx.spec.exchanger.all_reduce(torch.stack([grad_bias, grad_weight]))
+        sums = how.spec.exchanger.all_reduce(torch.stack([grad_bias, grad_weight]))
         if wanted[0]:
             # All held pixels are normalised, so all their gradients reach the statistics, made of owned pixels only.
-            total = sums / ctx.count
+            total = sums / how.values
             gain = scale * weight
             along = [1, -1] + [1] * (local.ndim - 2)
             slope = (gain * scale * total[1]).view(along)
             offset = (gain * total[0]).view(along) - slope * mean.view(along)
-            subtract_line(grad_local, local, slope, offset, ctx.spec)
+            subtract_line(grad_local, local, slope, offset, how.spec)
         return (
             grad_local if wanted[0] else None,
             sums[1].to(given[1].dtype) if wanted[1] else None,
             sums[0].to(given[2].dtype) if wanted[2] else None,
-            *(None,) * 4,
+            None,
         )
 
 
@@ -129,10 +122,14 @@ def _gradients_with_graph(ctx: Any, grad: Tensor, given: Sequence[Tensor | None]
     """The gradients of (local, weight, bias) as functions of all they depend on, by a norm in elementary operations."""
 
     def run(local: Tensor, *affine: Tensor | None) -> Tensor:
-        dims = tuple(d for d in range(local.ndim) if d != 1)
-        return scaled(normalised(local, ctx.spec, dims, ctx.eps), *all_for_tiles(affine, ctx.spec.exchanger))
+        normal = normalised(local, ctx.how.spec, (0, *range(2, local.ndim)), ctx.how.eps)
+        return scaled(normal, *all_for_tiles(affine, ctx.how.spec.exchanger))
 
     return with_graph(run, given, ctx.needs_input_grad, grad)
+
+
+def in_dtype(dtype: torch.dtype, *params: Tensor | None) -> tuple[Tensor | None, ...]:
+    return tuple(None if p is None else p.to(dtype) for p in params)
 
 
 def normalised(local: Tensor, spec: TileSpec, dims: tuple[int, ...], eps: float) -> Tensor:
@@ -181,16 +178,8 @@ class _BatchNormCuda(Function):
     """Batch normalisation in training on a GPU, when no margin is held: as many passes over memory as the plain one."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        local: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running: Running,
-        eps: float,
-        count: int,
-        spec: TileSpec,
-    ) -> Tensor:
+    def forward(ctx: Any, local: Tensor, weight: Tensor | None, bias: Tensor | None, how: _Training) -> Tensor:
+        running, eps, count, spec = how
         given, local = local, _dense(local)
         ranks, counts, _ = _counts(spec, count, local.device)
         wide = torch.float32 if local.dtype in LOW_PRECISION else local.dtype
@@ -218,7 +207,7 @@ class _BatchNormCuda(Function):
         )
         if not kept:
             update_running(running, mean, scale.pow(-2) - eps, count)
-        ctx.spec, ctx.count, ctx.eps = spec, count, eps
+        ctx.how = how
         ctx.save_for_backward(given, weight, bias, local, mean, scale)
         if not local.numel():
             return torch.empty_like(local)
@@ -229,23 +218,23 @@ class _BatchNormCuda(Function):
         *given, local, mean, scale = ctx.saved_tensors
         wanted, weight = ctx.needs_input_grad, given[1]
         if torch.is_grad_enabled():
-            return *_gradients_with_graph(ctx, grad, given), *(None,) * 4
+            return *_gradients_with_graph(ctx, grad, given), None
         if local.numel():
             grad = _dense(grad, local)
             sums, centred, *_ = torch.batch_norm_backward_reduce(grad, local, mean, scale, weight, True, False, False)
         else:
             sums = centred = torch.zeros_like(mean)
-        sums, centred = ctx.spec.exchanger.all_reduce(torch.cat((sums, centred))).chunk(2)
+        sums, centred = ctx.how.spec.exchanger.all_reduce(torch.cat((sums, centred))).chunk(2)
         grad_local: Tensor | None = None
         if wanted[0]:
             if local.numel():
-                counts = _counts(ctx.spec, ctx.count, local.device)[2]
+                counts = _counts(ctx.how.spec, ctx.how.values, local.device)[2]
                 grad_local = torch.batch_norm_backward_elemt(grad, local, mean, scale, weight, sums, centred, counts)
             else:
                 grad_local = torch.empty_like(local)
         grad_weight = (centred * scale).to(given[1].dtype) if wanted[1] else None
         grad_bias = sums.to(given[2].dtype) if wanted[2] else None
-        return grad_local, grad_weight, grad_bias, *(None,) * 4
+        return grad_local, grad_weight, grad_bias, None
 
 
 def _dense(tensor: Tensor, like: Tensor | None = None) -> Tensor:
@@ -255,11 +244,6 @@ def _dense(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     if last is not None and like.is_contiguous(memory_format=last):
         return definite(tensor.contiguous(memory_format=last))
     return definite(tensor.contiguous())
-
-
-# Function.apply, without its search for functorch's transforms, which a tile does not go through.
-_ANYWHERE: Callable[..., Tensor] = super(torch.autograd.Function, _BatchNorm).apply
-_ON_GPU: Callable[..., Tensor] = super(torch.autograd.Function, _BatchNormCuda).apply
 
 
 @rule(F.batch_norm)
@@ -287,9 +271,8 @@ def batch_norm(
         weight, bias = all_for_tiles((weight, bias), spec.exchanger)
         out = F.batch_norm(definite(local), running_mean, running_var, weight, bias, training, momentum, eps)
         return TileTensor.wrap(with_definite_gradient(as_on_whole(out, spec, _plain, (input,))), spec)
-    normalise = _ON_GPU if local.is_cuda and spec.bare else _ANYWHERE
-    running = (running_mean, running_var, momentum)
-    out = normalise(local, weight, bias, running, eps, count, spec)
+    norm = _BatchNormCuda if local.is_cuda and spec.bare else _BatchNorm
+    out = norm.run(local, weight, bias, _Training((running_mean, running_var, momentum), eps, count, spec))
     return TileTensor.wrap(as_on_whole(out, spec, _plain, (input,)), spec)
 
 
@@ -298,31 +281,15 @@ def _plain(whole: Tensor) -> Tensor:
     return F.batch_norm(whole, whole.new_zeros(channels), whole.new_ones(channels))
 
 
-@rule(torch.batch_norm)
-def _torch_batch_norm(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = True,
-) -> TileTensor:
-    return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+def other_form(function: Any, run: Callable[..., Any], names: str) -> None:
+    """Register the form of a norm in which torch's own code calls it: `names` follow the input, in another order than
+    in `run`, whose results do not depend on `cudnn_enabled`."""
+
+    @rule(function)
+    def form(input: Tensor, *args: Any) -> Any:
+        given = dict(zip(names.split(), args))
+        given.pop("cudnn_enabled", None)
+        return run(input, **given)
 
 
-def _without_own_group(forward: Any) -> Any:
-    @wraps(forward)
-    def on_tiles_too(self: nn.SyncBatchNorm, input: Tensor) -> Tensor:
-        if isinstance(input, TileTensor):
-            return BatchNormModule.forward(self, input)
-        return forward(self, input)
-
-    return on_tiles_too
-
-
-# nn.SyncBatchNorm calls no function that a rule could stand for: it talks to its own process group from inside an
-# autograd.Function, and refuses the CPU. On tiles it is BatchNorm, whose statistics are the whole image's anyway.
-nn.SyncBatchNorm.forward = _without_own_group(nn.SyncBatchNorm.forward)  # type: ignore[method-assign]
+other_form(torch.batch_norm, batch_norm, "weight bias running_mean running_var training momentum eps cudnn_enabled")

@@ -21,8 +21,8 @@ from halocline.tiling.function import Function
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.local_operator import Recomputed
 from halocline.tiling.rules.index import getitem
+from halocline.tiling.rules.join import Segment, from_segments
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.splice import Segment, splice
 from halocline.tiling.strides import alias, apart, in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
@@ -180,22 +180,20 @@ def _circular(input: TileTensor, pads: Sequence[Interval]) -> TileTensor:
         if not lo and not hi:
             continue
         if d not in spatial:
-            pieces = [input.local.narrow(d, start, length) for start, _, length in parts]
-            input = TileTensor.wrap(torch.cat(pieces, d), input.spec)
+            segments = [input.local.narrow(d, start, length) for start, _, length in parts]
+            input = TileTensor.wrap(torch.cat(segments, d), input.spec)
             continue
         axis, spec = spatial.index(d), input.spec
         line = tuple(_padded_cut(c, size, lo, hi) for c in spec.cuts[axis])
         out = spec.with_cuts((*spec.cuts[:axis], line, *spec.cuts[axis + 1 :]))
-        input = splice([input], [Segment(0, *part) for part in parts if part[2]], axis, out)
+        input = from_segments([input], [Segment(0, *part) for part in parts if part[2]], axis, out)
     return TileTensor.wrap(input.local.contiguous(), input.spec)
 
 
 @rule(F.pad, torch.constant_pad_nd)
-def pad(input: Tensor, pad: Sequence[int], mode: Any = "constant", value: complex | None = None) -> Tensor:
+def pad(input: TileTensor, pad: Sequence[int], mode: Any = "constant", value: complex | None = None) -> Tensor:
     if not isinstance(mode, str):  # torch.constant_pad_nd has the value here
         mode, value = "constant", mode
-    if not isinstance(input, TileTensor):
-        raise untiled(F.pad, (input,), why="its input is not tiled but another argument is")
     if mode not in ("constant", "reflect", "replicate", "circular"):
         raise NotImplementedError(f"padding mode {mode!r} is unknown to F.pad; use constant, reflect or replicate")
     given = [int(n) for n in pad]
@@ -223,9 +221,10 @@ def pad(input: Tensor, pad: Sequence[int], mode: Any = "constant", value: comple
             lo, hi = pads[d]
             if input.shape[d] + min(lo, 0) + min(hi, 0) == 0:  # all is pad: one pixel stays, and is written over
                 first = (slice(None),) * d + (slice(0, 1),)
-                input = torch.masked_fill(getitem(input, first), torch.ones((), dtype=torch.bool), fill)
+                filled = torch.masked_fill(getitem(input, first), torch.ones((), dtype=torch.bool), fill)
+                assert isinstance(filled, TileTensor)
+                input = filled
                 pads[d] = more[d] = (lo - 1, 0) if lo > 0 else (0, hi - 1)
-        assert isinstance(input, TileTensor)
         return _constant(_crop(input, pads), more, fill)
     if mode == "circular":
         out = _circular(_crop(input, pads), more)

@@ -1,27 +1,34 @@
-"""Max pooling that says which pixels it chose: their numbers in the whole image, row-major, as one device gives them.
+"""Max pooling that says which pixels it chose, and max_unpool, which puts values back at those.
 
-The values are pooling.py's and adaptive.py's; the numbers take a second pass over the same windows, without gradient.
+Pixels have the numbers of the whole image, row-major, as one device gives them. The values are pooling.py's; the
+numbers take a second pass over the same windows, without gradient. Numbers from max pooling without overlap lie in
+their own window, so that nothing moves when values are put back. The ranks agree whether that is so; if one of them has
+a value for another's pixels, all gather.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
+from math import prod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.local_operator import Recomputed
 from halocline.tiling.resample import Taps
-from halocline.tiling.rules.adaptive import bins, sizes_asked
-from halocline.tiling.rules.convolution import check_image
-from halocline.tiling.rules.pooling import lowest, windows_asked
-from halocline.tiling.strides import in_order_of
+from halocline.tiling.rules.convolution import tuples
+from halocline.tiling.rules.elementwise import align
+from halocline.tiling.rules.gathered import cut_again
+from halocline.tiling.rules.pooling import bins, lowest, numbers_of, sizes_asked, windows_asked
+from halocline.tiling.spec import TileSpec
+from halocline.tiling.strides import in_order_of, suggested_format
 from halocline.tiling.tensor import TileTensor, rule
 from halocline.tiling.window import windowed
 
@@ -84,31 +91,24 @@ def _chosen(size: Ints, kernel: Ints, stride: Ints, dilation: Ints) -> Recompute
     return Recomputed(number)
 
 
+def _second(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    return wraps(function)(lambda *args, **kwargs: function(*args, **kwargs)[1])
+
+
 def _max_pool(function: Callable[..., Any], values: Callable[..., Any], dims: int) -> None:
-    @per_sample(lambda *args, **kwargs: function(*args, **kwargs)[1], dims)
-    def numbers(
-        input: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-    ) -> TileTensor:
-        check_image(function, input, dims)
-        assert isinstance(input, TileTensor)
-        windows, _ = windows_asked(input.spec.size, kernel_size, stride, padding, dilation, ceil_mode)
-        kernel, strides = tuple(w.kernel for w in windows), tuple(w.stride for w in windows)
-        operator = _chosen(input.spec.size, kernel, strides, tuple(w.dilation for w in windows))
+    @per_sample(_second(function), dims)
+    def numbers(input: TileTensor, *asked: Any) -> TileTensor:
+        windows, _ = windows_asked(input, *asked)
+        operator = _chosen(input.spec.size, *numbers_of(windows))
         return _numbers(input, windows, operator, fill=lowest(input.dtype))
 
     def of_single_pixels(image: Tensor) -> Tensor:
         return function(image, 1)[0]
 
     @rule(function)
-    def max_pool_with_indices(input: TileTensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        args = args[:5]  # the last argument says that indices are wanted
-        kwargs.pop("return_indices", None)
-        return _laid_out(input, (values(input, *args, **kwargs), numbers(input, *args, **kwargs)), of_single_pixels)
+    def max_pool_with_indices(input: TileTensor, *asked: Any) -> tuple[Tensor, Tensor]:
+        asked = asked[:5]  # the last argument says that indices are wanted
+        return _laid_out(input, (values(input, *asked), numbers(input, *asked)), of_single_pixels)
 
 
 # ------------------------------------------------------------------------------------------------------- adaptive ones
@@ -144,11 +144,9 @@ def _adapted(taps: tuple[Taps, ...], size: Ints) -> Recomputed:
 
 
 def _adaptive_max_pool(function: Callable[..., Any], values: Callable[..., Any], dims: int) -> None:
-    @per_sample(lambda *args, **kwargs: function(*args, **kwargs)[1], dims)
-    def numbers(input: Tensor, output_size: Any) -> TileTensor:
-        sizes = sizes_asked(function, input, output_size, dims)
-        assert isinstance(input, TileTensor)
-        taps = tuple(bins(n, o) for n, o in zip(input.spec.size, sizes))
+    @per_sample(_second(function), dims)
+    def numbers(input: TileTensor, output_size: Any) -> TileTensor:
+        taps = bins(input.spec.size, sizes_asked(function, input, output_size, dims))
         return _numbers(input, tuple(t.reach for t in taps), _adapted(taps, input.spec.size), own_padding=False)
 
     def to_two_pixels(image: Tensor) -> Tensor:
@@ -161,11 +159,76 @@ def _adaptive_max_pool(function: Callable[..., Any], values: Callable[..., Any],
         return _laid_out(input, (values(input, output_size), numbers(input, output_size)), to_two_pixels)
 
 
-_FUNCTIONS: tuple[tuple[Any, ...], ...] = (
-    (F.max_pool1d_with_indices, F.max_pool1d, F.adaptive_max_pool1d_with_indices, F.adaptive_max_pool1d),
-    (F.max_pool2d_with_indices, F.max_pool2d, F.adaptive_max_pool2d_with_indices, F.adaptive_max_pool2d),
-    (F.max_pool3d_with_indices, F.max_pool3d, F.adaptive_max_pool3d_with_indices, F.adaptive_max_pool3d),
-)
-for _dims, (_pool, _values, _adaptive, _adaptive_values) in enumerate(_FUNCTIONS, start=1):
-    _max_pool(_pool, _values, _dims)
-    _adaptive_max_pool(_adaptive, _adaptive_values, _dims)
+# --------------------------------------------------------------------------------------------------------- putting back
+
+
+def _put(values: Tensor, numbers: Tensor, size: Sequence[int]) -> Tensor:
+    """An image of `size`, zero but for the values at their numbers."""
+    dims = len(size)
+    empty = values.new_zeros(*values.shape[:-dims], prod(size))
+    out = empty.scatter(-1, numbers.flatten(-dims), values.flatten(-dims)).unflatten(-1, tuple(size))
+    return out.contiguous(memory_format=suggested_format(values)) if dims == 2 else out  # as torch's own does
+
+
+@lru_cache(maxsize=1024)
+def _unpooled(spec: TileSpec, size: Ints, stride: Ints, padding: Ints) -> TileSpec:
+    """The tiles of the result: cut where the first window of each tile begins."""
+    cuts = []
+    for dim, line in zip(spec.dims, spec.cuts):
+        if dim >= -len(size):
+            n, step, pad = size[dim], stride[dim], padding[dim]
+            line = (0, *(min(max(c * step - pad, 0), n) for c in line[1:-1]), n)
+        cuts.append(line)
+    return spec.with_cuts(tuple(cuts))
+
+
+def _whole_size(input: Tensor, kernel: Ints, stride: Ints, padding: Ints, asked: Any) -> Ints:
+    """The size asked for, which must be within a stride of the usual one; the usual one for None."""
+    dims = len(kernel)
+    usual = tuple((n - 1) * s + k - 2 * p for n, k, s, p in zip(input.shape[-dims:], kernel, stride, padding))
+    if asked is None:
+        return usual
+    size = tuple(int(n) for n in asked)[-dims:]
+    if len(asked) not in (dims, dims + 2) or any(abs(n - m) >= s for n, m, s in zip(size, usual, stride)):
+        raise ValueError(f"output_size={tuple(asked)} must be within a stride, {stride}, of {usual}")
+    return size
+
+
+def _max_unpool(function: Callable[..., Any], dims: int) -> None:
+    @rule(function)
+    def max_unpool(
+        input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
+    ) -> TileTensor:
+        if input.shape != indices.shape:
+            raise ValueError(f"max_unpool of {tuple(input.shape)} needs as many indices, got {tuple(indices.shape)}")
+        kernel, pads = tuples(kernel_size, dims), tuples(padding, dims)
+        strides = kernel if stride is None else tuples(stride, dims)
+        size = _whole_size(input, kernel, strides, pads, output_size)
+        (values, numbers), held = align((input, indices), function)
+        spec = held.without_margin()
+        mine = TileTensor.wrap(values, held).cropped(spec)
+        named = TileTensor.wrap(numbers, held).cropped(spec)
+        out = _unpooled(spec, size, strides, pads)
+        box = dict(zip(out.dims, out.box))
+        own = [box.get(d - dims, (0, n)) for d, n in enumerate(size)]
+        places = [c - start for c, (start, _) in zip(coordinates(named.local, size), own)]
+        sizes = [stop - start for start, stop in own]
+        if _elsewhere(places, sizes, spec):
+            return cut_again(_put(mine.full(), named.full(), size), out)
+        return TileTensor.wrap(_put(mine.local, numbered(places, sizes), sizes), out)
+
+
+def _elsewhere(places: Sequence[Tensor], sizes: Sequence[int], spec: TileSpec) -> bool:
+    """Whether any rank has a value for a pixel that it does not own; the same on all of them."""
+    if isinstance(places[0], FakeTensor):  # a run without data: both ways give the same tiles
+        return False
+    outside = torch.stack([((c < 0) | (c >= n)).any() for c, n in zip(places, sizes)]).any()
+    return bool(spec.exchanger.all_reduce(outside.long()))
+
+
+for _dims in (1, 2, 3):
+    _max_pool(getattr(F, f"max_pool{_dims}d_with_indices"), getattr(F, f"max_pool{_dims}d"), _dims)
+    _adaptive_max_pool(
+        getattr(F, f"adaptive_max_pool{_dims}d_with_indices"), getattr(F, f"adaptive_max_pool{_dims}d"), _dims
+    )
+    _max_unpool(getattr(F, f"max_unpool{_dims}d"), _dims)

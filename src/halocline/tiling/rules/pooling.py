@@ -1,6 +1,8 @@
-"""Max, average and LP pooling in 1, 2 and 3 dims; adaptive pooling is adaptive.py's.
+"""Max, average and LP pooling in 1, 2 and 3 dims, by sliding windows or adaptive to any size.
 
-At the image's border max pooling pads with -inf, and average pooling divides by what one device divides by.
+At the image's border max pooling pads with -inf, and average pooling divides by what one device divides by. Adaptive,
+output i reads pixels [floor(i n / o), ceil((i + 1) n / o)): an average to one pixel leaves the tiling by a sum over
+ranks; everything else stays tiles, some of them perhaps empty. pool_indices.py says which pixels were the largest.
 """
 
 from __future__ import annotations
@@ -19,19 +21,38 @@ from halocline.tiling.constant import constant
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.local_operator import Indexed, Recomputed
-from halocline.tiling.rules.convolution import check_image, hashable, tuples
-from halocline.tiling.rules.lines import cut_again
-from halocline.tiling.tensor import TileTensor, rule
+from halocline.tiling.resample import Taps, largest, resample
+from halocline.tiling.rules.convolution import hashable, tuples
+from halocline.tiling.rules.gathered import cut_again
+from halocline.tiling.rules.reduction import mean
+from halocline.tiling.statistics import LOW_PRECISION
+from halocline.tiling.strides import in_order_of
+from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
 
 Ints = tuple[int, ...]
+_MAX: tuple[Callable[..., Any], ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+_AVERAGE: tuple[Callable[..., Any], ...] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
+_LP: tuple[Callable[..., Any], ...] = (F.lp_pool1d, F.lp_pool2d, F.lp_pool3d)
+_ADAPTIVE_MAX: tuple[Callable[..., Any], ...] = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)
+_ADAPTIVE_AVERAGE: tuple[Callable[..., Any], ...] = (
+    F.adaptive_avg_pool1d,
+    F.adaptive_avg_pool2d,
+    F.adaptive_avg_pool3d,
+)
 
 
 def windows_asked(
-    size: Ints, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+    input: TileTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> tuple[tuple[Window, ...], Ints]:
-    """The windows of a pooling, and its padding per dim."""
-    return _windows(size, hashable(kernel), hashable(stride), hashable(padding), hashable(dilation), ceil_mode)
+    """The windows of a pooling, and its padding per dim, from its arguments; torch has other functions for indices."""
+    return _windows(input.spec.size, *map(hashable, (kernel_size, stride, padding, dilation)), ceil_mode)
 
 
 @lru_cache(maxsize=1024)
@@ -59,22 +80,27 @@ def _windows(
     return tuple(windows), pads
 
 
-@lru_cache(maxsize=1024)
-def _max_operator(kernel: Ints, stride: Ints, dilation: Ints) -> Recomputed:
-    function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1]
+def numbers_of(windows: tuple[Window, ...]) -> tuple[Ints, Ints, Ints]:
+    """Kernel, stride and dilation, per dim."""
+    return tuple(w.kernel for w in windows), tuple(w.stride for w in windows), tuple(w.dilation for w in windows)
 
-    def largest(padded: Tensor, where: Geometry) -> Tensor:
-        return function(padded, kernel, stride, where.padding, dilation)
+
+@lru_cache(maxsize=1024)
+def _max_operator(windows: tuple[Window, ...]) -> Recomputed:
+    kernel, stride, dilation = numbers_of(windows)
+
+    def pool(padded: Tensor, where: Geometry) -> Tensor:
+        return _MAX[len(kernel) - 1](padded, kernel, stride, where.padding, dilation)
 
     if len(kernel) == 1:
-        return Recomputed(largest)
+        return Recomputed(pool)
     aten = torch.ops.aten
     choose, give = (
         (aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward),
         (aten.max_pool3d_with_indices, aten.max_pool3d_with_indices_backward),
     )[len(kernel) - 2]
     return Indexed(
-        largest,
+        pool,
         lambda padded, where: choose(padded, kernel, stride, where.padding, dilation, False),
         lambda grad, like, numbers, where: give(grad, like, kernel, stride, where.padding, dilation, False, numbers),
     )
@@ -83,27 +109,6 @@ def _max_operator(kernel: Ints, stride: Ints, dilation: Ints) -> Recomputed:
 def lowest(dtype: torch.dtype) -> float:
     """What max pooling pads with."""
     return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
-
-
-def _max_pool(functions: tuple[Callable[..., Any], ...], dims: int) -> None:
-    @rule(*functions)
-    @per_sample(functions[0], dims)
-    def max_pool(
-        input: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> TileTensor:
-        check_image(functions[0], input, dims)
-        assert isinstance(input, TileTensor) and not return_indices  # torch has another function for indices
-        windows, _ = windows_asked(input.spec.size, kernel_size, stride, padding, dilation, ceil_mode)
-        operator = _max_operator(
-            tuple(w.kernel for w in windows), tuple(w.stride for w in windows), tuple(w.dilation for w in windows)
-        )
-        return windowed(input, windows, operator, fill=lowest(input.dtype))
 
 
 def _counts(window: Window, out: tuple[int, int], size: int, padding: int, include_pad: bool) -> tuple[int, ...]:
@@ -118,8 +123,7 @@ def _average_operator(
     windows: tuple[Window, ...], size: Ints, padding: Ints, include_pad: bool, divisor: int | None
 ) -> Recomputed:
     dims = len(windows)
-    kernel, stride = tuple(w.kernel for w in windows), tuple(w.stride for w in windows)
-    function: Callable[..., Tensor] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[dims - 1]
+    kernel, stride, _ = numbers_of(windows)
     volume = prod(kernel)
 
     @constant
@@ -134,7 +138,7 @@ def _average_operator(
         return tuple(result)
 
     def average(padded: Tensor, where: Geometry) -> Tensor:
-        out = function(padded, kernel, stride, where.padding)
+        out = _AVERAGE[dims - 1](padded, kernel, stride, where.padding)
         if divisor is not None:
             return out * (volume / divisor)
         for factor in corrections(where.out_box, out.dtype, out.device):
@@ -153,50 +157,122 @@ def _average(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> TileTensor:
-    windows, pads = windows_asked(input.spec.size, kernel_size, stride, padding, 1, ceil_mode)
+    windows, pads = windows_asked(input, kernel_size, stride, padding, 1, ceil_mode)
     operator = _average_operator(windows, input.spec.size, pads, count_include_pad, hashable(divisor_override))
     return windowed(input, windows, operator)
 
 
-def _avg_pool(function: Callable[..., Any], dims: int) -> None:
-    @rule(function)
-    @per_sample(function, dims)
-    def avg_pool(
-        input: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> TileTensor:
-        check_image(function, input, dims)
-        assert isinstance(input, TileTensor)
-        divisor = () if divisor_override is None else (divisor_override,)  # which one dim does not know
+# ------------------------------------------------------------------------------------------------------------ adaptive
+
+
+def bins(sizes: Ints, outs: Ints) -> tuple[Taps, ...]:
+    """By dim, the pixels of each output."""
+    return tuple(map(_bins, sizes, outs))
+
+
+@lru_cache(maxsize=1024)
+def _bins(size: int, out: int) -> Taps:
+    starts = [i * size // out for i in range(out)]
+    counts = [-(-(i + 1) * size // out) - start for i, start in enumerate(starts)]
+    return Taps(size, tuple(starts), tuple((1.0 / n,) * n for n in counts))
+
+
+@lru_cache(maxsize=1024)
+def _average_of_taps(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
+    def pool(padded: Tensor, where: Geometry) -> Tensor:
+        wide = padded.float() if padded.dtype in LOW_PRECISION else padded
+        for t, dim, out, given in zip(taps, dims, where.out_box, where.in_box):
+            wide = resample(wide, dim, t, out, given)
+        return in_order_of(wide.to(padded.dtype), padded, _ADAPTIVE_AVERAGE[len(dims) - 1], 2)
+
+    return Recomputed(pool)
+
+
+@lru_cache(maxsize=1024)
+def _largest_of_taps(taps: tuple[Taps, ...], dims: Ints) -> Recomputed:
+    def pool(padded: Tensor, where: Geometry) -> Tensor:
+        wide = padded
+        # The last dim first: of equal pixels the first in reading order is then the one found, as on one device.
+        for t, dim, out, given in reversed(list(zip(taps, dims, where.out_box, where.in_box))):
+            wide = largest(wide, dim, t, out, given)
+        return in_order_of(wide, padded, _ADAPTIVE_MAX[len(dims) - 1], 2)
+
+    return Recomputed(pool)
+
+
+def sizes_asked(function: Any, input: Tensor, output_size: Any, dims: int) -> Ints:
+    wanted = tuples(hashable(output_size), dims)
+    if any(n is not None and n < 0 for n in wanted):
+        raise ValueError(f"output_size={wanted} must not be negative")
+    if 0 in wanted:
+        raise untiled(function, (input, output_size), why="a result without pixels has no rule")
+    return tuple(n if w is None else w for w, n in zip(wanted, input.shape[-dims:]))
+
+
+def adaptive_average(input: TileTensor, sizes: Ints) -> TileTensor:
+    kernel = len(sizes) < 3 or input.device.type != "cpu" or input.dtype not in LOW_PRECISION  # or there is none
+    if kernel and (out := _by_windows(input, sizes, _AVERAGE, _ADAPTIVE_AVERAGE)) is not None:
+        return out
+    taps = bins(input.spec.size, sizes)
+    return windowed(input, tuple(t.reach for t in taps), _average_of_taps(taps, input.spec.dims), own_padding=False)
+
+
+def _by_windows(input: TileTensor, sizes: Ints, pools: Any, adaptive: Any) -> TileTensor | None:
+    """The same by sliding windows, where the sizes divide the image's."""
+    if any(n % o for n, o in zip(input.spec.size, sizes)):
+        return None
+    out = pools[len(sizes) - 1](input, tuple(n // o for n, o in zip(input.spec.size, sizes)))
+    return TileTensor.wrap(in_order_of(out.local, input.local, adaptive[len(sizes) - 1], 2), out.spec)
+
+
+# --------------------------------------------------------------------------------------------------------------- rules
+
+
+def _register(dims: int) -> None:
+    """Register the poolings of images of so many dims."""
+    place = dims - 1
+
+    @rule(_MAX[place], getattr(torch, f"max_pool{dims}d"))
+    @per_sample(_MAX[place], dims)
+    def max_pool(input: TileTensor, *asked: Any, **named: Any) -> TileTensor:
+        windows, _ = windows_asked(input, *asked, **named)
+        return windowed(input, windows, _max_operator(windows), fill=lowest(input.dtype))
+
+    @rule(_AVERAGE[place])
+    @per_sample(_AVERAGE[place], dims)
+    def avg_pool(input: TileTensor, *asked: Any) -> TileTensor:
         if not input.dtype.is_floating_point:  # which torch divides and rounds in its own way
-            out = function(input.full(), kernel_size, stride, padding, ceil_mode, count_include_pad, *divisor)
-            return cut_again(out, input.spec)
-        return _average(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+            return cut_again(_AVERAGE[place](input.full(), *asked), input.spec)
+        return _average(input, *asked)
 
-
-def _lp_pool(function: Callable[..., Any], dims: int) -> None:
-    @rule(function)
-    @per_sample(function, dims)
+    @rule(_LP[place])
+    @per_sample(_LP[place], dims)
     def lp_pool(
-        input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+        input: TileTensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
     ) -> TileTensor:
-        check_image(function, input, dims)
-        assert isinstance(input, TileTensor)
         out = _average(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)  # type: ignore[arg-type]
         powers = torch.sign(out) * F.relu(torch.abs(out))
         return (powers * prod(tuples(hashable(kernel_size), dims))).pow(1.0 / norm_type)  # type: ignore[return-value]
 
+    @rule(_ADAPTIVE_MAX[place])
+    @per_sample(_ADAPTIVE_MAX[place], dims)
+    def adaptive_max_pool(input: TileTensor, output_size: Any, return_indices: bool = False) -> TileTensor:
+        sizes = sizes_asked(_ADAPTIVE_MAX[place], input, output_size, dims)
+        if (out := _by_windows(input, sizes, _MAX, _ADAPTIVE_MAX)) is not None:
+            return out
+        taps = bins(input.spec.size, sizes)
+        return windowed(input, tuple(t.reach for t in taps), _largest_of_taps(taps, input.spec.dims), own_padding=False)
 
-_max_pool((F.max_pool1d, torch.max_pool1d), 1)
-_max_pool((F.max_pool2d, torch.max_pool2d), 2)
-_max_pool((F.max_pool3d, torch.max_pool3d), 3)
-for _dims, (_average_function, _lp_function) in enumerate(
-    ((F.avg_pool1d, F.lp_pool1d), (F.avg_pool2d, F.lp_pool2d), (F.avg_pool3d, F.lp_pool3d)), start=1
-):
-    _avg_pool(_average_function, _dims)
-    _lp_pool(_lp_function, _dims)
+    @rule(_ADAPTIVE_AVERAGE[place])
+    def adaptive_avg_pool(input: TileTensor, output_size: Any) -> Tensor:
+        if tuples(hashable(output_size), dims) == (1,) * dims:
+            return mean(input, tuple(range(-dims, 0)), keepdim=True)
+        return to_tiles(input, output_size)
+
+    @per_sample(_ADAPTIVE_AVERAGE[place], dims)
+    def to_tiles(input: TileTensor, output_size: Any) -> TileTensor:
+        return adaptive_average(input, sizes_asked(_ADAPTIVE_AVERAGE[place], input, output_size, dims))
+
+
+for _dims in (1, 2, 3):
+    _register(_dims)

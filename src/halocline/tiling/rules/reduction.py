@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.function import Function
-from halocline.tiling.plain import all_for_tiles, all_sum, for_tiles
-from halocline.tiling.rules.elementwise import align
+from halocline.tiling.plain import all_for_tiles, all_sum, among_zeros, for_tiles
+from halocline.tiling.rules.elementwise import align, named
+from halocline.tiling.rules.gathered import wrapped
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, Dims, Moments, owned_pixels
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -57,13 +58,11 @@ def _spatial(x: TileTensor, dims: Dims) -> tuple[bool, bool]:
     return any(within), all(within)
 
 
-def _among_zeros(part: Tensor, spec: TileSpec, dims: Dims) -> Tensor:
-    """A rank's result at its place in the whole: `dims` are reduced and kept as one, other cut dims get their size."""
-    pads = [(0, 0)] * part.ndim
-    for place, (start, stop), size in zip(spec.positions(part.ndim), spec.box, spec.size):
-        if place not in dims:
-            pads[place] = start, size - stop
-    return F.pad(part, [n for pair in reversed(pads) for n in pair])
+def _at_its_place(part: Tensor, spec: TileSpec, dims: Dims) -> Tensor:
+    """A rank's result among zeros for the whole: `dims` are reduced and kept as one, other cut dims get their size."""
+    left = [i for i, place in enumerate(spec.positions(part.ndim)) if place not in dims]
+    whole = [(0, spec.size[i]) for i in left]
+    return among_zeros(part, [spec.dims[i] for i in left], [spec.box[i] for i in left], whole)
 
 
 def _squeezed(kept: Tensor, dims: Dims, keepdim: bool) -> Tensor:
@@ -93,20 +92,18 @@ def reduce(x: TileTensor, dim: Any, keepdim: bool, mean: bool, dtype: torch.dtyp
     wide = torch.float32 if result in LOW_PRECISION else result
     part = torch.sum(x.owned, dim=dims, keepdim=True, dtype=wide)
     if not every:
-        part = _among_zeros(part, x.spec, dims)
+        part = _at_its_place(part, x.spec, dims)
     total = _squeezed(all_sum(part, x.spec.exchanger), dims, keepdim)
     return (total / prod(x.shape[d] for d in dims) if mean else total).to(result)
 
 
 @rule(torch.sum, Tensor.sum)
-def total(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    assert isinstance(input, TileTensor)
+def total(input: TileTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
     return reduce(input, dim, keepdim, False, dtype)
 
 
 @rule(torch.mean, Tensor.mean)
-def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    assert isinstance(input, TileTensor)
+def mean(input: TileTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
     return reduce(input, dim, keepdim, True, dtype)
 
 
@@ -146,20 +143,14 @@ def _of_nothing(function: Callable[..., Tensor], x: TileTensor, args: Any, spec:
     return like.new_zeros(spec.local_shape(tuple(like.shape))) + x.local.sum() + like.flatten()[:0].sum()
 
 
-def _wrapped(out: Any, spec: TileSpec) -> Any:
-    """Tiles of a tensor, or of each in a named tuple such as (values, indices)."""
-    return TileTensor.wrap(out, spec) if isinstance(out, Tensor) else type(out)([TileTensor.wrap(o, spec) for o in out])
-
-
 def _reduction(
     name: str, position: int = 0, default: Any = None, merge: Callable[[Tensor], Tensor] | None = None
 ) -> None:
     """Register the reduction `name`, whose argument number `position` after the tensor is `dim`."""
-    functions = [getattr(space, name) for space in (torch, Tensor, torch.special) if hasattr(space, name)]
+    function, *others = named(name, torch, Tensor, torch.special)
 
-    @rule(*functions)
+    @rule(function, *others)
     def reduction(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        function = functions[0]
         if name == "count_nonzero" and len(args) > 1:  # whose method takes dims one by one
             args = (args,)
         dim = args[position] if len(args) > position else default
@@ -176,7 +167,7 @@ def _reduction(
             args = all_for_tiles(args, spec.exchanger)  # which quantile is wanted, if that is learned
             if "quantile" in name and not input.local.numel():  # which torch refuses
                 return TileTensor.wrap(_of_nothing(partial(function, **kwargs), input, args, spec), spec)
-            return _wrapped(function(input.local, *args, **kwargs), spec)
+            return wrapped(function(input.local, *args, **kwargs), spec)
         if every and dim is None and name in ("max", "min"):
             return extreme(torch.amax if name == "max" else torch.amin, input, dims, False)
         if every and merge is not None:
@@ -234,20 +225,17 @@ def extreme(function: Callable[..., Tensor], x: TileTensor, dim: Any, keepdim: b
 
 
 @rule(torch.amax, Tensor.amax)
-def amax(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-    assert isinstance(input, TileTensor)
+def amax(input: TileTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     return extreme(torch.amax, input, dim, keepdim)
 
 
 @rule(torch.amin, Tensor.amin)
-def amin(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-    assert isinstance(input, TileTensor)
+def amin(input: TileTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     return extreme(torch.amin, input, dim, keepdim)
 
 
 @rule(torch.aminmax, Tensor.aminmax)
-def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
-    assert isinstance(input, TileTensor)
+def aminmax(input: TileTensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
     both = extreme(torch.amin, input, dim, keepdim), extreme(torch.amax, input, dim, keepdim)
     return torch.return_types.aminmax(both)  # type: ignore[attr-defined]
 
@@ -256,11 +244,10 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
 
 
 def _variance(name: str, deviation: bool, with_mean: bool) -> None:
-    function = getattr(torch, name)
-    functions = [function, getattr(Tensor, name)] if hasattr(Tensor, name) else [function]
+    function, *others = named(name, torch, Tensor)
 
-    @rule(*functions)
-    def variance(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    @rule(function, *others)
+    def variance(input: TileTensor, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], bool):  # var(unbiased)
             args = (None, *args)
         asked = {**dict(zip(("dim", "unbiased", "keepdim"), args)), **kwargs}
@@ -268,7 +255,6 @@ def _variance(name: str, deviation: bool, with_mean: bool) -> None:
         correction = asked.get("correction")
         # A float, or a number of numpy's or a tensor would have the dtype of the division.
         correction = float(asked.get("unbiased", True) if correction is None else correction)
-        assert isinstance(input, TileTensor)
         if _none(asked.get("dim")):  # whose gradient torch divides by another number than its value
             return function(input.full(), (), correction=correction, keepdim=keepdim)
         dims = reduced_dims(input.ndim, asked.get("dim"))
@@ -286,8 +272,7 @@ def _variance(name: str, deviation: bool, with_mean: bool) -> None:
                 out = (out, out) if with_mean else out
             if some:
                 return out
-            spec = spec_after_reduction(input.spec, input.ndim, dims, keepdim)
-            return tuple(TileTensor.wrap(o, spec) for o in out) if with_mean else TileTensor.wrap(out, spec)
+            return wrapped(out, spec_after_reduction(input.spec, input.ndim, dims, keepdim))
         average, spread = Moments.apply(input.owned, tuple(d - input.ndim for d in dims), input.spec)
         count = prod(input.shape[d] for d in dims)
         spread = spread * (count / (count - correction) if count > correction else inf)
@@ -306,9 +291,8 @@ _variance("std_mean", deviation=True, with_mean=True)
 
 @rule(torch.linalg.vector_norm)
 def vector_norm(
-    x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    x: TileTensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    assert isinstance(x, TileTensor)
     dims = reduced_dims(x.ndim, dim)
     some, every = _spatial(x, dims)
     if not every:
@@ -318,7 +302,7 @@ def vector_norm(
     if ord in (inf, -inf):
         return extreme(torch.amax if ord > 0 else torch.amin, torch.abs(x), dims, keepdim)  # type: ignore[arg-type]
     if ord == 0 and x.is_complex():  # or torch warns of a single value
-        x = torch.abs(x)
+        x = torch.abs(x)  # type: ignore[assignment]
     return _merged(
         lambda part: torch.linalg.vector_norm(part, ord, dims, keepdim),
         lambda parts: torch.linalg.vector_norm(parts, ord, 0) if ord else parts.sum(0),  # of counts
@@ -328,7 +312,7 @@ def vector_norm(
 
 @rule(torch.norm, Tensor.norm)
 def norm(
-    input: Tensor,
+    input: TileTensor,
     p: Any = "fro",
     dim: Any = None,
     keepdim: bool = False,
@@ -341,7 +325,7 @@ def norm(
 
 @rule(torch.linalg.norm)
 def linalg_norm(
-    A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    A: TileTensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     if ord == "fro" or (ord is not None and (dim is None or (isinstance(dim, (list, tuple)) and len(dim) != 1))):
         return matrix_norm(A, ord, (-2, -1) if dim is None and A.ndim == 2 else dim, keepdim, dtype=dtype)
@@ -350,7 +334,7 @@ def linalg_norm(
 
 @rule(torch.linalg.matrix_norm)
 def matrix_norm(
-    A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: torch.dtype | None = None
+    A: TileTensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """That of Frobenius, the length of all values; the others need whole matrices."""
     if ord != "fro" or not isinstance(dim, (list, tuple)) or len(dim) != 2:

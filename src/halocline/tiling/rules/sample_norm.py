@@ -1,7 +1,8 @@
-"""Normalisation within each sample and group of channels: group, instance and local response norm.
+"""Normalisation within each sample: group, instance, layer, RMS and local response norm, and F.normalize.
 
-Statistics are over owned pixels only; the normalisation acts on all the pixels held. One collective in the forward and
-one in the backward. Every pass over pixels is one of batch norm's kernels, run on (1, batch * channels, pixels).
+Statistics are over owned pixels only; the normalisation acts on all the pixels held. Over channels each pixel is
+normalised by itself; over pixels there is one collective in the forward and one in the backward. Where rows that
+several ranks share are normalised one by one, the tensor is gathered.
 """
 
 from __future__ import annotations
@@ -17,26 +18,32 @@ from torch import Tensor
 
 from halocline.tiling.function import Function
 from halocline.tiling.lanes import cut_in_batch, per_sample
-from halocline.tiling.plain import all_for_tiles
-from halocline.tiling.rules.gathered import on_whole
+from halocline.tiling.plain import all_for_tiles, for_tiles
+from halocline.tiling.rules.elementwise import part_of
+from halocline.tiling.rules.gathered import cut_within, on_whole
 from halocline.tiling.rules.norm import (
     channel_moments,
     given_backward,
+    in_dtype,
     normalised,
+    other_form,
     scaled,
     subtract_line,
     update_running,
     with_graph,
 )
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.statistics import merge, owned_part
-from halocline.tiling.strides import definite, suggested_format, with_definite_gradient
+from halocline.tiling.statistics import LOW_PRECISION, Dims, merge, moments, owned_part
+from halocline.tiling.strides import definite, in_format_of, suggested_format, with_definite_gradient
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.whole_order import as_on_whole
 
+# ------------------------------------------------------------------------------------------------- group and instance
+
 
 def _folded(x: Tensor) -> list[Tensor]:
-    """Views of (batch, channels, pixels) as (1, batch * channels, pixels), or of each sample where that is no view."""
+    """Views of (batch, channels, pixels) as (1, batch * channels, pixels), or of each sample where that is no view: so
+    that every pass over pixels is one of batch norm's kernels."""
     if x.is_contiguous():
         return [x.view(1, x.shape[0] * x.shape[1], *x.shape[2:])]
     return list(x.split(1))
@@ -69,8 +76,7 @@ class _GroupNorm(Function):
         mean, variance = merge(mean, variance, spec)
         ctx.groups, ctx.eps, ctx.spec = groups, eps, spec
         ctx.save_for_backward(local, weight, bias, mean, variance)
-        weight = None if weight is None else weight.to(mean.dtype)
-        bias = None if bias is None else bias.to(mean.dtype)
+        weight, bias = in_dtype(mean.dtype, weight, bias)
         ctx.mark_non_differentiable(mean, variance)
         folded = _folded(local)
         rows = zip(*(_per_fold(t, batch, channels, len(folded)) for t in (mean, variance, weight, bias)))
@@ -82,13 +88,15 @@ class _GroupNorm(Function):
         *given, mean, variance = ctx.saved_tensors
         wanted, spec = ctx.needs_input_grad, ctx.spec
         if torch.is_grad_enabled():
-            return *with_graph(partial(_written, ctx.groups, ctx.eps, spec), given, wanted, grad), None, None, None
-        local, weight = given[0], None if given[1] is None else given[1].to(mean.dtype)
+            written = partial(_group_norm_written, ctx.groups, ctx.eps, spec)
+            return *with_graph(written, given, wanted, grad), None, None, None
+        local = given[0]
         batch, channels = local.shape[:2]
         folded = _folded(local)
         grads = _folded(grad.contiguous()) if len(folded) == 1 else grad.split(1)
         scale = torch.rsqrt(variance + ctx.eps)
-        weight = mean.new_ones(channels) if weight is None else weight  # or the GPU's kernel makes no sums
+        # Without a weight the GPU's kernel makes no sums.
+        weight = mean.new_ones(channels) if given[1] is None else given[1].to(mean.dtype)
         rows = zip(*(_per_fold(t, batch, channels, len(folded)) for t in (weight, mean, variance)))
         # As if the statistics were given: grad * gain, and per sample and channel the sums of grad * normal and grad.
         each = [given_backward(g, part, w, m, v, ctx.eps, wanted[0]) for g, part, (w, m, v) in zip(grads, folded, rows)]
@@ -111,7 +119,7 @@ class _GroupNorm(Function):
         return grad_local, grad_weight, grad_bias, None, None, None
 
 
-def _written(
+def _group_norm_written(
     groups: int, eps: float, spec: TileSpec, local: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> Tensor:
     """Group norm in elementary operations."""
@@ -130,19 +138,16 @@ def _per_fold(values: Tensor | None, batch: int, channels: int, folds: int) -> S
     return list(values.reshape(folds, -1))
 
 
-def as_autocast(local: Tensor) -> Tensor:
+def _as_autocast(local: Tensor) -> Tensor:
     """On GPUs autocast runs group and layer norm in float32."""
     if local.is_cuda and torch.is_autocast_enabled("cuda") and local.dtype is not torch.float64:
         return local.float()
     return local
 
 
-def _check(function: Any, input: Any, *parameters: Tensor | None) -> TileTensor:
+def _check_plain(function: Any, input: Any, *parameters: Tensor | None) -> None:
     if any(isinstance(p, TileTensor) for p in parameters):
         raise untiled(function, (input, *parameters), why="its weight and bias must be plain")
-    if not isinstance(input, TileTensor) or min(input.spec.positions(input.ndim)) < 2:
-        raise untiled(function, (input,), why="the dims 0 and 1, batch and channels, must not be cut")
-    return input
 
 
 def _without_samples(local: Tensor, *parameters: Tensor | None) -> Tensor:
@@ -153,10 +158,10 @@ def _without_samples(local: Tensor, *parameters: Tensor | None) -> Tensor:
 @rule(F.group_norm)
 @per_sample(F.group_norm)
 def group_norm(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    input: TileTensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> TileTensor:
-    x = _check(F.group_norm, input, weight, bias)
-    spec, channels = x.spec, x.shape[1]
+    _check_plain(F.group_norm, input, weight, bias)
+    x, spec, channels = input, input.spec, input.shape[1]
     if channels % num_groups:
         raise ValueError(f"{channels} channels cannot be split into {num_groups} groups; use a divisor of {channels}")
     weight, bias = all_for_tiles((weight, bias), spec.exchanger)
@@ -164,7 +169,7 @@ def group_norm(
         return TileTensor.wrap(F.group_norm(x.local, num_groups, weight, bias, eps), spec)
     if not x.local.shape[0]:
         return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
-    local = as_autocast(x.local)
+    local = _as_autocast(x.local)
     # As torch makes it: on a CPU it keeps the memory format, where the strides are truly those of one.
     form = torch.contiguous_format if local.is_cuda else suggested_format(local)
     local = local.contiguous(memory_format=form)
@@ -181,7 +186,7 @@ def _as_torch(plain: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 @rule(F.instance_norm)
-def instance_norm(input: Tensor, running_mean: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+def instance_norm(input: Any, running_mean: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
     if isinstance(input, TileTensor) and cut_in_batch(input) and running_mean is not None:
         # The running statistics are of all samples: every rank needs them all.
         return on_whole(lambda whole: _as_torch(whole, running_mean, *args, **kwargs), input)
@@ -190,7 +195,7 @@ def instance_norm(input: Tensor, running_mean: Tensor | None = None, *args: Any,
 
 @per_sample(_as_torch)
 def _instance_norm(
-    input: Tensor,
+    input: TileTensor,
     running_mean: Tensor | None = None,
     running_var: Tensor | None = None,
     weight: Tensor | None = None,
@@ -199,8 +204,8 @@ def _instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> TileTensor:
-    x = _check(F.instance_norm, input, weight, bias)
-    spec = x.spec
+    _check_plain(F.instance_norm, input, weight, bias)
+    x, spec = input, input.spec
     count = prod(x.shape[2:])
     if use_input_stats and count == 1:
         raise ValueError(f"instance normalisation needs more than 1 pixel when training, got {tuple(x.shape)}")
@@ -220,38 +225,150 @@ def _instance_norm(
 @rule(F.local_response_norm)
 @per_sample(F.local_response_norm)
 def local_response_norm(
-    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+    input: TileTensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> TileTensor:
     """Over neighbouring channels of each pixel; dims after the channels are only counted as pixels."""
-    x = _check(F.local_response_norm, input)
-    if not x.local.numel():  # the pooling inside refuses some empty tensors
-        return TileTensor.wrap(x.local / 1, x.spec)  # which makes integers floats, as the division inside
-    out = F.local_response_norm(x.local, size, alpha, beta, k)
-    return TileTensor.wrap(as_on_whole(out, x.spec, F.local_response_norm, (x, size)), x.spec)
+    local, spec = input.local, input.spec
+    if not local.numel():  # the pooling inside refuses some empty tensors
+        return TileTensor.wrap(local / 1, spec)  # which makes integers floats, as the division inside
+    out = F.local_response_norm(local, size, alpha, beta, k)
+    return TileTensor.wrap(as_on_whole(out, spec, F.local_response_norm, (input, size)), spec)
 
 
-@rule(torch.group_norm)
-def _torch_group_norm(
+other_form(torch.group_norm, group_norm, "num_groups weight bias eps cudnn_enabled")
+other_form(
+    torch.instance_norm,
+    instance_norm,
+    "weight bias running_mean running_var use_input_stats momentum eps cudnn_enabled",
+)
+
+
+# ------------------------------------------------------------------------------------------------------ layer and RMS
+
+
+class _Normalise(Function):
+    """(x - mean) / sqrt(variance + eps) * weight + bias over `dims` (negative), all spatial ones among them.
+
+    The parameters broadcast against x.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, local: Tensor, weight: Tensor | None, bias: Tensor | None, dims: Dims, eps: float, spec: TileSpec
+    ) -> Tensor:
+        mean, variance = moments(owned_part(local, spec), dims, spec)
+        scale = torch.rsqrt(variance + eps)
+        ctx.dims, ctx.spec, ctx.eps = dims, spec, eps
+        ctx.save_for_backward(local, weight, bias, mean, scale)
+        gain = scale if weight is None else scale * weight
+        offset = -mean * gain if bias is None else bias - mean * gain
+        return torch.addcmul(offset, local, gain).to(local.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        local, weight, bias, mean, scale = ctx.saved_tensors
+        spec, dims, wanted = ctx.spec, ctx.dims, ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            given, run = (local, weight, bias), partial(_layer_norm_written, dims, ctx.eps, spec)
+            return *with_graph(run, given, wanted, grad), None, None, None
+        wide = grad.to(mean.dtype)
+        normal = (local - mean) * scale
+        grad_weight = (wide * normal).sum_to_size(weight.shape).to(weight.dtype) if wanted[1] else None
+        grad_bias = wide.sum_to_size(bias.shape).to(bias.dtype) if wanted[2] else None
+        grad_local = None
+        if wanted[0]:
+            inner = wide if weight is None else wide * weight
+            # All held pixels are normalised, so all their gradients reach the statistics, made of owned pixels only.
+            sums = torch.stack([inner.sum(dims, keepdim=True), (inner * normal).sum(dims, keepdim=True)])
+            whole = spec.whole_shape(tuple(local.shape))
+            total = spec.exchanger.all_reduce(sums) * (scale / prod(whole[d] for d in dims))
+            grad_local = inner * scale
+            owned_part(grad_local, spec).sub_(torch.addcmul(total[0], owned_part(normal, spec), total[1]))
+            grad_local = grad_local.to(local.dtype)
+        return grad_local, grad_weight, grad_bias, None, None, None
+
+
+def _layer_norm_written(
+    dims: Dims, eps: float, spec: TileSpec, local: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """Layer norm in elementary operations."""
+    out = normalised(local, spec, dims, eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+@rule(F.layer_norm, torch.layer_norm)
+def layer_norm(
     input: Tensor,
-    num_groups: int,
+    normalized_shape: Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
-    cudnn_enabled: bool = True,
+    cudnn_enable: bool = True,
 ) -> TileTensor:
-    return group_norm(input, num_groups, weight, bias, eps)
+    x = _normalised_over(F.layer_norm, input, normalized_shape, weight, bias)
+    spec, dims = x.spec, tuple(range(-len(normalized_shape), 0))
+    if not any(cut_within(x, d) for d in dims):
+        weight, bias = (None if p is None else part_of(p, spec) for p in (weight, bias))
+        local = x.local
+        shape = local.shape[-len(normalized_shape) :]
+        if prod(shape) == 0:  # an empty tile's
+            return TileTensor.wrap(_connected(local, weight, bias), spec)
+        out = F.layer_norm(local, shape, weight, bias, eps)
+        return TileTensor.wrap(as_on_whole(out, spec, _plain, (x, len(shape))), spec)
+    if not set(spec.dims) <= set(dims):  # rows that several ranks share
+        return on_whole(lambda whole: F.layer_norm(whole, tuple(normalized_shape), weight, bias, eps), x)
+    weight, bias = (None if p is None else part_of(p, spec) for p in (weight, bias))
+    out = _Normalise.apply(_as_autocast(x.local).contiguous(), weight, bias, dims, eps, spec)
+    return TileTensor.wrap(as_on_whole(out, spec, _plain, (x, len(dims))), spec)
 
 
-@rule(torch.instance_norm)
-def _torch_instance_norm(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = True,
-) -> Tensor:
-    return instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+def _plain(whole: Tensor, count: int) -> Tensor:
+    return F.layer_norm(whole, whole.shape[-count:])
+
+
+def _connected(local: Tensor, *parameters: Tensor | None) -> Tensor:
+    """An empty result that still depends on its parameters."""
+    for p in parameters:
+        if p is not None:
+            local = local * p
+    return local
+
+
+def _normalised_over(function: Any, input: Any, shape: Sequence[int], *parameters: Tensor | None) -> TileTensor:
+    _check_plain(function, input, *parameters)
+    if not isinstance(input, TileTensor):
+        raise untiled(function, (input, shape, *parameters), why="its input is not tiled but another argument is")
+    if tuple(input.shape[-len(shape) :]) != tuple(shape):
+        raise ValueError(f"normalized_shape {tuple(shape)} must be the last dims of the input {tuple(input.shape)}")
+    return input
+
+
+@rule(F.rms_norm, torch.rms_norm)
+def rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> TileTensor:
+    x = _normalised_over(F.rms_norm, input, normalized_shape, weight)
+    dims = tuple(range(-len(normalized_shape), 0))
+    if not set(x.spec.dims) & set(dims):
+        weight = None if weight is None else for_tiles(weight, x.spec.exchanger)
+        out = F.rms_norm(x.local, tuple(normalized_shape), weight, eps)
+        return TileTensor.wrap(as_on_whole(out, x.spec, _plain_rms, (x, len(dims), weight is not None)), x.spec)
+    if not set(x.spec.dims) <= set(dims):
+        return on_whole(lambda whole: F.rms_norm(whole, tuple(normalized_shape), weight, eps), x)
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    wide = x.float() if x.dtype in LOW_PRECISION else x
+    out = (wide * torch.rsqrt(wide.square().mean(dims, keepdim=True) + eps)).to(x.dtype)
+    out = out if weight is None else out * weight
+    assert isinstance(out, TileTensor)
+    return TileTensor.wrap(in_format_of(out.local, x.local), out.spec)
+
+
+def _plain_rms(whole: Tensor, count: int, weighted: bool) -> Tensor:
+    shape = whole.shape[-count:]
+    return F.rms_norm(whole, shape, whole.new_ones(shape) if weighted else None)
+
+
+@rule(F.normalize)
+def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
+    return input / input.norm(p, dim, keepdim=True).clamp_min(eps)

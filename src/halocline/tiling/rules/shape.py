@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -17,8 +16,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
+from halocline.tiling.rules.attributes import contiguous
 from halocline.tiling.rules.gathered import fills_its_memory, view_of
-from halocline.tiling.rules.layout import contiguous
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, is_alias_of, noted
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -33,16 +32,12 @@ def moved(spec: TileSpec, dims: Ints) -> TileSpec:
     order = sorted(range(len(dims)), key=lambda i: dims[i])
     if order == list(range(len(dims))):
         return spec if dims == spec.dims else spec.with_dims(dims)
-    ranks = []
-    for place in product(*(range(spec.grid[i]) for i in order)):
-        old = dict(zip(order, place))
-        number = 0
-        for i, n in enumerate(spec.grid):
-            number = number * n + old[i]
-        ranks.append(spec.ranks[number])
+    ranks = spec.permuted_ranks(
+        lambda new: [new[order.index(i)] for i in range(len(new))], [spec.grid[i] for i in order]
+    )
     cuts = tuple(spec.cuts[i] for i in order)
     have = tuple(tuple(box[i] for i in order) for box in spec.have)
-    return TileSpec(cuts, spec.exchanger, tuple(dims[i] for i in order), tuple(ranks), have)
+    return TileSpec(cuts, spec.exchanger, tuple(dims[i] for i in order), ranks, have)
 
 
 def at(spec: TileSpec, positions: Sequence[int], ndim: int) -> TileSpec:
@@ -107,6 +102,18 @@ def reverse_dims(input: TileTensor) -> TileTensor:
     if input.ndim != 2:
         raise untiled(torch.t, (input,), why="a transpose of a tensor without exactly 2 dims; use permute")
     return permuted(input, (1, 0))
+
+
+@rule(getattr(Tensor, "mH").__get__, torch.adjoint, Tensor.adjoint)  # noqa: B009
+def adjoint(input: TileTensor) -> Tensor:
+    return transpose(input, -2, -1).conj()
+
+
+@rule(getattr(Tensor, "H").__get__)  # noqa: B009
+def matrix_adjoint(input: TileTensor) -> Tensor:
+    if input.ndim != 2:
+        raise untiled(Tensor.adjoint, (input,), why="the adjoint of a tensor without exactly 2 dims; use mH")
+    return permuted(input, (1, 0)).conj()
 
 
 # ------------------------------------------------------------------------------------------------- sizes of the dims
@@ -204,6 +211,20 @@ def ravel(input: TileTensor) -> Tensor:
     return reshaped(contiguous(input), (-1,))
 
 
+@rule(torch.view_as_real)
+def view_as_real(input: TileTensor) -> TileTensor:
+    """Pairs of real numbers: the new last dim holds the real and the imaginary part."""
+    return TileTensor.wrap(torch.view_as_real(input.local), input.spec.with_dims(tuple(d - 1 for d in input.spec.dims)))
+
+
+@rule(torch.view_as_complex)
+def view_as_complex(input: TileTensor) -> TileTensor:
+    if -1 in input.spec.dims:
+        raise untiled(torch.view_as_complex, (input,), why="its last dim is cut; move the pairs to an uncut last dim")
+    local = torch.view_as_complex(input.local)
+    return TileTensor.wrap(local, input.spec.with_dims(tuple(d + 1 for d in input.spec.dims)))
+
+
 @rule(torch.unflatten, Tensor.unflatten)
 def unflatten(input: TileTensor, dim: int, sizes: Sequence[int]) -> Tensor:
     shape = tuple(input.shape)
@@ -255,6 +276,13 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
     return input.expand(tuple(other.shape))
 
 
+@rule(torch.broadcast_tensors, torch.functional.broadcast_tensors)
+def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    listed = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    shape = torch.broadcast_shapes(*(tuple(t.shape) for t in listed))
+    return tuple(t.expand(shape) for t in listed)
+
+
 def repeated(input: TileTensor, times: Ints) -> Tensor:
     spec = input.spec
     if any(times[d] != 1 for d in spec.dims):
@@ -293,3 +321,41 @@ def _at_least(function: Callable[..., Any], ndim: int) -> None:
 
 for _ndim, _function in enumerate((torch.atleast_1d, torch.atleast_2d, torch.atleast_3d), start=1):
     _at_least(_function, _ndim)
+
+
+# ----------------------------------------------------------------------------------------------- dims changed in place
+
+
+def _in_place(function: Any, changed: Callable[..., Tensor]) -> None:
+    @rule(function)
+    def in_place(input: TileTensor, *args: Any) -> TileTensor:
+        """The tile becomes what `changed` makes of it; one that would have to be gathered cannot."""
+        if input.is_leaf and input.requires_grad:  # as torch itself says
+            raise RuntimeError("a leaf that requires grad cannot change in place; write it without the underscore")
+        gone = {d for d in input.spec.dims if input.shape[d] == 1} if changed is squeeze else ()
+        if gone and (not args or any(d in gone for d in _from_the_end(args, input.ndim))):
+            raise untiled(function, (input, *args), why="a tile cannot become a whole tensor in place; use squeeze")
+        out = changed(input, *args)
+        assert isinstance(out, TileTensor)
+        if input.seen_by is not None:
+            before = TileTensor.wrap(input.local, input.spec)
+            before.seen_by = input.seen_by
+            input.seen_by = (getattr(Tensor, function.__name__.removesuffix("_")), before, args, {})
+        input._local, input.spec = out.local, out.spec
+        return input
+
+
+def _from_the_end(args: tuple[Any, ...], ndim: int) -> list[int]:
+    named = args[0] if isinstance(args[0], (tuple, list)) else args
+    return [int(d) % ndim - ndim for d in named]
+
+
+for _function, _changed in (
+    (Tensor.unsqueeze_, unsqueeze),
+    (Tensor.squeeze_, squeeze),
+    (Tensor.transpose_, transpose),
+    (Tensor.swapaxes_, transpose),
+    (Tensor.swapdims_, transpose),
+    (Tensor.t_, reverse_dims),
+):
+    _in_place(_function, _changed)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +14,7 @@ from halocline.tiling.boxes import Window
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.local_operator import Recomputed
-from halocline.tiling.rules.convolution import check_image
-from halocline.tiling.rules.gathered import view_of
+from halocline.tiling.rules.gathered import of_wholes, view_of
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, in_format_of
@@ -32,6 +30,7 @@ def _enlarged(spec: TileSpec, factor: int) -> TileSpec:
     return new.with_have(have)
 
 
+@wraps(torch.pixel_shuffle)
 def _shuffle(local: Tensor, upscale_factor: int) -> Tensor:
     """By reshaping, as torch's own function does nothing to a tensor without values, or refuses it."""
     r = upscale_factor
@@ -44,6 +43,7 @@ def _shuffle(local: Tensor, upscale_factor: int) -> Tensor:
     return out.reshape(*batch, channels // (r * r), height * r, width * r)
 
 
+@wraps(torch.pixel_unshuffle)
 def _unshuffle(local: Tensor, downscale_factor: int) -> Tensor:
     r = downscale_factor
     *batch, channels, height, width = local.shape
@@ -58,7 +58,6 @@ def _unshuffle(local: Tensor, downscale_factor: int) -> Tensor:
 @rule(torch.pixel_shuffle)
 @per_sample(_shuffle, 2)
 def pixel_shuffle(input: TileTensor, upscale_factor: int) -> TileTensor:
-    check_image(torch.pixel_shuffle, input, 2)
     out = in_format_of(_shuffle(input.local, upscale_factor), input.local)
     return TileTensor.wrap(apart(out, input.local), _enlarged(input.spec, upscale_factor))
 
@@ -79,7 +78,6 @@ class Unshuffle(Recomputed):
 @rule(torch.pixel_unshuffle)
 @per_sample(_unshuffle, 2)
 def pixel_unshuffle(input: TileTensor, downscale_factor: int) -> TileTensor:
-    check_image(torch.pixel_unshuffle, input, 2)
     if downscale_factor < 1 or any(n % downscale_factor for n in input.spec.size):
         raise ValueError(f"pixel_unshuffle by {downscale_factor} does not divide the image's size {input.spec.size}")
     window = Window(downscale_factor, downscale_factor)
@@ -97,15 +95,7 @@ def channel_shuffle(input: TileTensor, groups: int) -> TileTensor:
     return TileTensor.wrap(apart(in_format_of(out, local), local), input.spec)
 
 
-def _gathered(function: Callable[..., Any]) -> None:
-    @rule(function)
-    def columns(input: TileTensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Windows become columns of one long dim: the result is whole on every rank."""
-        return function(input.full(), *args, **kwargs)
-
-
-_gathered(F.unfold)
-_gathered(F.fold)
+of_wholes(F.unfold, F.fold)  # windows become columns of one long dim
 
 
 @rule(Tensor.unfold)

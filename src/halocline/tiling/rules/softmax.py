@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from halocline.tiling.rules.elementwise import named
 from halocline.tiling.rules.gathered import cut_within, on_whole
 from halocline.tiling.tensor import TileTensor, rule, untiled
 
@@ -30,14 +31,11 @@ def _from_logsumexp(x: TileTensor, dim: int, log: bool, dtype: torch.dtype | Non
 
 def _softmax(name: str, log: bool, negative: bool = False) -> None:
     function: Callable[..., Tensor] = getattr(F, name)
-    spaces = (F, torch, Tensor, torch.special)
 
-    @rule(*[getattr(space, name) for space in spaces if hasattr(space, name)])
-    def softmax(input: Tensor, dim: int | None = None, *args: Any, dtype: torch.dtype | None = None) -> Any:
+    @rule(*named(name))
+    def softmax(input: TileTensor, dim: int | None = None, *args: Any, dtype: torch.dtype | None = None) -> Any:
         # The functional form has another argument, only for its warnings, before the dtype.
         dtype = dtype or next((a for a in args if isinstance(a, torch.dtype)), None)
-        if not isinstance(input, TileTensor):
-            raise untiled(function, (input, dim))
         if dim is None:
             raise untiled(function, (input, dim), why="without dim torch guesses it from the number of dims; give dim=")
         if not -input.ndim <= dim < input.ndim:
@@ -55,8 +53,8 @@ _softmax("softmin", log=False, negative=True)
 
 
 @rule(F.gumbel_softmax)
-def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> TileTensor:
+def gumbel_softmax(
+    logits: TileTensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> TileTensor:
     """Every rank draws the noise of the whole image, so that ranks with equal seeds see what one device sees."""
-    if not isinstance(logits, TileTensor):
-        raise untiled(F.gumbel_softmax, (logits,))
     return on_whole(partial(F.gumbel_softmax, tau=tau, hard=hard, eps=eps, dim=dim), logits)

@@ -1,4 +1,4 @@
-"""Sorting, the largest few, looking up and counting, along pixels and channels."""
+"""Sorting, the largest few, looking up and counting; running values, differences, gradients and integrals."""
 
 from __future__ import annotations
 
@@ -73,3 +73,57 @@ def test_named_results_keep_their_names() -> None:
 def test_tiles_as_tables_and_written_results_are_refused(call: Callable[[Tensor], Any]) -> None:
     with pytest.raises(UntiledOperation):
         call(tiling.tile(image(SHAPE), (1, 2), NoCommunication(0, 2)))
+
+
+PLACES = {-1: image((7,)).cumsum(0), 1: image((4,)).cumsum(0)}
+
+ALONG_RUNNING: dict[str, Callable[[Tensor, int], Any]] = {
+    "cumsum": lambda x, d: [torch.cumsum(x, d), x.cumsum(dim=d), (x > 0).cumsum(d), torch.cumsum(x, axis=d)],
+    "cumsum in place": lambda x, d: [(x * 1).cumsum_(d), (x * 1).cumprod_(d)],
+    "cumprod": lambda x, d: [torch.cumprod(x, d), x.float().cumprod(d, dtype=torch.float64)],
+    "logcumsumexp": lambda x, d: torch.logcumsumexp(x, d),
+    "cummax": lambda x, d: [*torch.cummax(x, d), x.cummax(d).values, x.cummax(d).indices],
+    "cummin": lambda x, d: [*torch.cummin(x, d), *torch.cummin(x.sign(), d)],
+    "diff": lambda x, d: [torch.diff(x, dim=d), x.diff(2, d), torch.diff(x > 0, dim=d), torch.diff(x, 0, d)],
+    "diff of more": lambda x, d: torch.diff(x, dim=d, prepend=x.narrow(d, 0, 1), append=image(x.shape).narrow(d, 0, 2)),
+    "gradient": lambda x, d: [*torch.gradient(x, dim=d), *torch.gradient(x, spacing=0.5, dim=(d, 0))],
+    "gradient of places": lambda x, d: [
+        *torch.gradient(x, spacing=(PLACES[d],), dim=d),
+        *torch.gradient(x, spacing=[2.0, 3.0], dim=(2, d), edge_order=2),
+    ],
+    "trapezoid": lambda x, d: [torch.trapezoid(x, dim=d), torch.trapz(x, dx=0.3, dim=d)],
+    "trapezoid of places": lambda x, d: [torch.trapezoid(x, PLACES[d], dim=d), torch.trapezoid(x, x * 2, dim=d)],
+    "cumulative_trapezoid": lambda x, d: [
+        torch.cumulative_trapezoid(x, dim=d),
+        torch.cumulative_trapezoid(x, x, dim=d),
+    ],
+}
+
+
+@pytest.mark.parametrize("kwargs", GRIDS)
+@pytest.mark.parametrize("dim", [-1, 1])
+@pytest.mark.parametrize("name", ALONG_RUNNING)
+def test_equals_one_device(name: str, dim: int, kwargs: Any) -> None:
+    assert_exact(lambda x: ALONG_RUNNING[name](x, dim), SHAPE, **kwargs)
+
+
+def test_every_dim_and_sequences() -> None:
+    assert_exact(lambda x: [torch.cumsum(torch.cumsum(x, 2), 3), torch.gradient(x)], SHAPE, grid=(2, 2), tiled=True)
+    assert_exact(lambda x: [x.cumsum(-1), *x.cummax(-1), x.diff()], (2, 11), grid=(4,), tiled=True)
+    assert_exact(lambda x: [x.cumsum(0), x.diff()], (11,), grid=(3,), tiled=True)
+
+
+def test_places_may_have_a_gradient() -> None:
+    places = image((7,)).requires_grad_()
+    assert_exact(lambda x, p: torch.trapezoid(x, p), SHAPE, grid=(1, 3), plain=[places])
+
+
+def test_no_differences_are_the_tensor_itself() -> None:
+    more = image((2, 4, 9, 1), 1)
+    assert_exact(lambda x: torch.diff(x, 0, -1, more, more), SHAPE, grid=(1, 3))
+
+
+def test_gradient_by_coordinates_where_a_tile_is_empty() -> None:
+    places = [image((2,)).cumsum(0), image((4,)).cumsum(0)]
+    cuts = ((0, 9), (0, 3, 3, 7))
+    assert_exact(lambda x: torch.gradient(x, spacing=places, dim=(0, 1)), SHAPE, cuts=cuts, dims=(-2, -1))
