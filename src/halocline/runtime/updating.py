@@ -1,14 +1,16 @@
-"""Updating parameters: an optimizer per stage, its state divided over the stage's sharers if asked, and gradients
-clipped by the norm of the whole model. Knows parameters and who speaks for them; nothing of schedules.
+"""Updating parameters: an optimizer per stage, its state divided over the stage's sharers if asked; all of a rank's as
+one, for torch's schedulers; losses scaled for float16; and gradients clipped by the norm of the whole model. Knows
+parameters and who speaks for them; nothing of schedules.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from halocline.plan.layout import Layout
 from halocline.runtime.building import Stages
@@ -16,6 +18,7 @@ from halocline.runtime.parallel.divided_optimizer import divided
 from halocline.runtime.parallel.shard import is_sharded, is_split, shard
 from halocline.runtime.parallel.sharding import DATA, TENSOR
 from halocline.runtime.parallel.tied import Ties
+from halocline.runtime.processes.agreement import gathered
 from halocline.runtime.processes.world import World
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -26,26 +29,107 @@ def parameters_of(stages: Stages, stage: int) -> list[nn.Parameter]:
     return list(dict.fromkeys(p for _, layer in stages[stage] for p in layer.parameters()))
 
 
-def make_optimizers(
-    make: MakeOptimizer, stages: Stages, ties: Ties, world: World, shared_out: Callable[[int], tuple[int, ...]]
-) -> dict[int, torch.optim.Optimizer]:
-    """One optimizer per stage, its state divided over the ranks that `shared_out(stage)` names, if any."""
+class PlanOptimizer(torch.optim.Optimizer):
+    """What updates the parameters, as the one optimizer that a scheduler takes: its groups are those of the one-device
+    optimizer, the same on every rank and under every plan, with the parameters that this rank holds. Their learning
+    rates and other options hold for `stages`, stage -> the optimizer that keeps its state.
+    """
 
-    if not callable(make):
-        raise ValueError(
-            f"optimizer is a {type(make).__name__}, not a function that makes one of a stage's parameters: pass e.g. "
-            f"lambda p: torch.optim.SGD(p, lr=0.1)"
-        )
-    made: dict[int, torch.optim.Optimizer] = {}
-    for stage in stages:
-        parameters = [p for p in parameters_of(stages, stage) if p.requires_grad and p not in ties.aliases]
-        if not parameters:
-            continue
-        made[stage] = _one_kind_per_group(_without_closure(make(parameters)))
-        ranks = shared_out(stage)
-        if len(ranks) > 1:
-            made[stage] = divided(made[stage], world.group(ranks))
-    return made
+    def __init__(
+        self,
+        make: MakeOptimizer,
+        modules: Stages,
+        ties: Ties,
+        world: World,
+        shared_out: Callable[[int], tuple[int, ...]],
+    ) -> None:
+        """Of the stages' `modules`; state is divided over the ranks that `shared_out(stage)` names, if any."""
+        if not callable(make):
+            raise ValueError(
+                f"optimizer is a {type(make).__name__}, not a function that makes one of a stage's parameters: pass "
+                f"e.g. lambda p: torch.optim.SGD(p, lr=0.1)"
+            )
+        self.stages: dict[int, torch.optim.Optimizer] = {}
+        members: dict[str, list[dict[str, Any]]] = {}
+        said: dict[int, dict[str, Any]] = {}
+        for stage in modules:
+            parameters = [p for p in parameters_of(modules, stage) if p.requires_grad and p not in ties.aliases]
+            if not parameters:
+                continue
+            made = _without_closure(make(parameters))
+            named = _named(made.param_groups)
+            said[stage] = {name: _plain(group) for name, group in zip(named, made.param_groups)}
+            _one_kind_per_group(made, named)
+            ranks = shared_out(stage)
+            self.stages[stage] = divided(made, world.group(ranks)) if len(ranks) > 1 else made
+            for name, group in zip(named, self.stages[stage].param_groups, strict=True):
+                members.setdefault(name, []).append(group)
+        groups: dict[str, dict[str, Any]] = {}
+        for told in gathered(world, list(said.values())):
+            for named_groups in told:
+                groups = _in_order(groups, named_groups)
+        for name, group in groups.items():
+            here = members.setdefault(name, [])
+            group |= here[0] if here else {key: _as_said(value) for key, value in group.items()}
+            group["params"] = [p for member in here for p in member["params"]]
+        self._members = [members[name] for name in groups]
+        first = next(iter(self.stages.values()), None)
+        defaults = first.defaults if first is not None else make([nn.Parameter(torch.empty(0))]).defaults
+        super().__init__([*groups.values()] or [{"params": []}], dict(defaults))
+        self._due = False
+
+    def update(self) -> None:
+        """The step that belongs to a step of the engine."""
+        self._due = True
+        try:
+            self.step()  # which a scheduler may have wrapped
+        finally:
+            self._due = False
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        if not self._due:
+            raise ValueError("Engine.step has updated the parameters already: leave out optimizer.step()")
+        for group, members in zip(self.param_groups, self._members):
+            for member in members:
+                member |= {key: value for key, value in group.items() if key != "params"}
+        for optimizer in self.stages.values():
+            optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        raise ValueError("a rank's optimizer has only its own parameters' state: use Engine.state_dict()['optimizer']")
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        raise ValueError("a rank's optimizer has only its own parameters' state: use Engine.load_state_dict")
+
+
+def _named(groups: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A name for each group, by its options: groups of several stages with one name are one on one device."""
+    names: list[str] = []
+    for group in groups:
+        options = repr(sorted((key, value) for key, value in group.items() if key not in ("params", "param_names")))
+        names.append(f"{options} {sum(name.startswith(options) for name in names)}")
+    return names
+
+
+def _in_order(groups: dict[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Groups and those of one more stage, each in front of those that it stands in front of there."""
+    names = list(groups)
+    following = len(names)
+    for name in reversed(others):
+        if name in names:
+            following = names.index(name)
+        else:
+            names.insert(following, name)
+    return {name: groups.get(name) or dict(others[name]) for name in names}
+
+
+def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group that can be told to ranks without it."""
+    return {key: value for key, value in group.items() if isinstance(value, (int, float, str, bool, tuple))}
+
+
+def _as_said(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _without_closure(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -63,15 +147,43 @@ def _without_closure(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _one_kind_per_group(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Groups that hold plain parameters and shards become two each: an optimizer treats a group's tensors in one call,
-    which takes no mixture."""
-    for group in list(optimizer.param_groups):
+def _one_kind_per_group(optimizer: torch.optim.Optimizer, names: list[str]) -> None:
+    """Groups that hold plain parameters and shards become two each, of one name: an optimizer treats a group's tensors
+    in one call, which takes no mixture."""
+    for name, group in zip([*names], [*optimizer.param_groups]):
         shards = [p for p in group["params"] if is_sharded(p)]
         if shards and len(shards) < len(group["params"]):
             group["params"] = [p for p in group["params"] if not is_sharded(p)]
             optimizer.add_param_group({**group, "params": shards})
-    return optimizer
+            names.append(name)
+
+
+class LossScale:
+    """The factor that keeps float16 gradients from vanishing, of a `torch.amp.GradScaler`: each rank has one, and all
+    find alike whether a gradient anywhere has overflowed."""
+
+    def __init__(self, scaler: torch.amp.GradScaler, world: World) -> None:
+        self.scaler, self.world = scaler, world
+        # The scaler looks at this one gradient, which is infinite where one of any rank is.
+        self._found = torch.zeros((), device=world.device, requires_grad=True)
+        self._probe = torch.optim.SGD([self._found])
+
+    def factor(self) -> Tensor:
+        return self.scaler.scale(torch.ones((), device=self.world.device))
+
+    def overflowed(self, parameters: Iterable[nn.Parameter]) -> bool:
+        """Take the factor out of the gradients; whether the step is to be left out. The factor is then updated."""
+        inverse = self.factor().double().reciprocal().float()
+        broken = torch.zeros((), device=self.world.device)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                gradient = shard(parameter.grad).mul_(inverse)
+                broken += ~torch.isfinite(gradient).all()
+        self._found.grad = torch.where(self.world.sum(broken, label="sum of overflows") > 0, torch.inf, 0.0)
+        left_out = bool(self._found.grad)
+        self.scaler.unscale_(self._probe)
+        self.scaler.update()
+        return left_out
 
 
 def clip_gradients(limit: float, world: World, layout: Layout, stages: Stages, ties: Ties) -> float:

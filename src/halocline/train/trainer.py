@@ -31,6 +31,7 @@ from halocline.runtime.processes.launch import stop as tell
 from halocline.runtime.processes.world import World
 from halocline.train import checkpoint as checkpoints
 from halocline.train.batches import Batches, Work
+from halocline.train.checkpoint import restore, restore_weights
 from halocline.train.datasets import open_datasets, with_samples
 from halocline.train.equipment import Equipment
 from halocline.train.evaluation import evaluate
@@ -41,7 +42,6 @@ from halocline.train.optimizers import LearningRate, OptimizerMaker, set_learnin
 from halocline.train.planning import model_of, plan_of, plan_to_train, with_batch
 from halocline.train.progress import Progress, Speed, Standing, progress, score_words
 from halocline.train.pytorch_trace import PytorchTrace
-from halocline.train.restoring import restore, restore_weights
 from halocline.train.run_directory import Beginning, RunDirectory, beginning, versions
 from halocline.train.settings import SHAPE, Settings
 
@@ -136,7 +136,7 @@ class Trainer:
                 began = time.monotonic()
                 work = self.batches.next()
                 rate = self.rate.at(self.engine.steps)
-                set_learning_rate(self.engine.optimizers.values(), rate)
+                set_learning_rate(self.engine.optimizer, rate)
                 result = self.engine.step(work.inputs, work.targets, work.samples)
                 self.loss = result.loss
                 stop = interrupt.agreed(self.world)

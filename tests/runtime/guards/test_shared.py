@@ -16,7 +16,7 @@ from halocline.runtime import Engine
 from halocline.runtime.guards.shared import built_where_shared
 from halocline.runtime.layers import named_layers, own_randomness
 from halocline.runtime.proof import verify
-from halocline.train.holdings import holdings
+from halocline.runtime.state import holdings
 from harness.checks.plans import world
 from harness.one_process import AGAIN, CUT, MIRRORED, sgd
 from harness.ranks import on_processes
