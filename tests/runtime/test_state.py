@@ -99,7 +99,7 @@ def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_any_plan_goes_on_from_any_other(name: str) -> None:
-    """From one process to the plan, and from the plan to one process and to a plain nn.Sequential; beside one device."""
+    """From one process to the plan, from the plan to one process and to a plain nn.Sequential; beside one device."""
     text, options = PLANS[name]
     known = straight()
     there = on_processes(4, going_on, text, saved_after(ALONE, 2), **options)
@@ -240,11 +240,11 @@ def test_what_does_not_fit_is_named() -> None:
     engine = engine_of(ALONE)
     engine.step(*batch("cnn", SAMPLES, 0))
     state = engine.state_dict()
-    with pytest.raises(ValueError, match="rank 0 was given a state without 'model' .it has nothing.: save what"):
+    with pytest.raises(ValueError, match=r"rank 0 was given a state without 'model' .it has nothing.: save what"):
         engine.load_state_dict({})
-    with pytest.raises(ValueError, match="7.bias has shape .5. in the model and .6. in the state"):
+    with pytest.raises(ValueError, match=r"7.bias has shape .5. in the model and .6. in the state"):
         engine.load_state_dict({"model": {**state["model"], "7.bias": torch.zeros(6)}})
-    with pytest.raises(ValueError, match="the state has 9.bias, which the model of 8 layers has not"):
+    with pytest.raises(ValueError, match=r"the state has 9.bias, which the model of 8 layers has not"):
         engine.load_state_dict({"model": {**state["model"], "9.bias": torch.zeros(6)}})
     with pytest.raises(ValueError, match="optimizer AdamW and this run uses SGD"):
         engine_of(ALONE, optimizer).load_state_dict(state)
@@ -253,5 +253,5 @@ def test_what_does_not_fit_is_named() -> None:
         engine.load_state_dict({**state, "optimizer": one_group})
     plain = state["model"]
     without = {name: plain[name] for name in plain if name != "1.weight"}
-    with pytest.raises(ValueError, match="the state has no 1.weight, which the model has"):
+    with pytest.raises(ValueError, match=r"the state has no 1.weight, which the model has"):
         engine.load_state_dict({"model": without})
