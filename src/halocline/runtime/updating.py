@@ -111,7 +111,7 @@ def _named(groups: Iterable[Mapping[str, Any]]) -> list[str]:
     return names
 
 
-def _in_order(groups: dict[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+def _in_order(groups: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
     """Groups and those of one more stage, each in front of those that it stands in front of there."""
     names = list(groups)
     following = len(names)

@@ -106,7 +106,7 @@ def compare(model: Callable[[], Any], plan: Plan, **options: Any) -> tuple[float
     found = verify.compare(run, batches, known)
     if plan.world_size == 1:
         found.require(known)
-    return found.worst, [held.name for held in holdings(run).tensors]
+    return found.worst, [f"{held.name} {held.key}" for held in holdings(run).tensors]
 
 
 MODELS = [built, made, itself, statistics, hidden]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halocline.plan.layout import Layout, Role
+from halocline.plan.layout import Layout
 from halocline.runtime.processes.world import World
 
 if TYPE_CHECKING:
@@ -20,26 +20,16 @@ AXES = ("pp", "dp", "sp", "tp")
 def ranks_of(layout: Layout) -> torch.Tensor:
     """The ranks as (places, replicas x lanes, tiles, tensor ranks), where every place has a team of one shape."""
     plan = layout.plan
-    instead = "use engine.layout, whose teams and roles say which rank is what"
-    if plan.pipes > 1:
-        raise ValueError(f"pipes = {plan.pipes} put several stages on each rank, which is no mesh: {instead}")
-    first = plan.stages[0]
-    for number, stage in enumerate(plan.stages):
-        if (stage.tile_count, stage.lanes, stage.tensor) != (first.tile_count, first.lanes, first.tensor):
-            raise ValueError(
-                f"stages[0] has {_team(layout, 0)} and stages[{number}] has {_team(layout, number)}, and a mesh has "
-                f"teams of one shape: {instead}"
-            )
-    shape = plan.places, plan.replicas, first.lanes, first.tile_count, first.tensor
-    ranks = torch.empty(shape, dtype=torch.int64)
-    for place, replica, lane, tile, tensor in torch.cartesian_prod(*map(torch.arange, shape)).tolist():
-        ranks[place, replica, lane, tile, tensor] = layout.rank(Role(replica, 0, place, tile, lane, tensor))
-    return ranks.flatten(1, 2)
-
-
-def _team(layout: Layout, number: int) -> str:
-    stage = layout.plan.stages[number]
-    return f"{stage.tile_count} tiles x {stage.lanes} lanes x {stage.tensor} tensor ranks"
+    shapes = [(stage.tile_count, stage.lanes, stage.tensor) for stage in plan.stages]
+    other = next((number for number, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if plan.pipes > 1 or other is not None:
+        why = f"pipes = {plan.pipes} put several stages on each rank"
+        if other is not None:
+            words = ["{} tiles x {} lanes x {} tensor ranks".format(*shapes[n]) for n in (0, other)]
+            why = f"stages[0] has {words[0]} and stages[{other}] has {words[1]}"
+        raise ValueError(f"{why}, which is no mesh: use engine.layout, whose teams and roles say which rank is what")
+    teams = [[layout.team(0, place, replica) for replica in range(plan.replicas)] for place in range(plan.places)]
+    return torch.tensor(teams).unflatten(2, shapes[0]).transpose(2, 3).flatten(1, 2)
 
 
 def mesh_of_plan(world: World, layout: Layout) -> DeviceMesh:
