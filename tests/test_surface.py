@@ -14,18 +14,7 @@ SURFACE = [
     *("Costs", "Engine", "Layout", "Model", "Plan", "Schedule", "Settings", "Simulation", "Spec", "Stage", "Trainer"),
     *("check", "generate", "join", "run_local", "simulate", "tiling", "verify"),
 ]
-WITHOUT_TORCH = [
-    "Costs",
-    "Layout",
-    "Plan",
-    "Schedule",
-    "Settings",
-    "Simulation",
-    "Stage",
-    "check",
-    "generate",
-    "simulate",
-]
+WITH_TORCH = {"Engine", "Model", "Spec", "Trainer", "join", "run_local", "tiling", "verify"}
 
 
 def test_the_public_surface_is_this() -> None:
@@ -35,7 +24,7 @@ def test_the_public_surface_is_this() -> None:
 
 
 def test_plans_and_settings_load_without_torch() -> None:
-    names = ", ".join(f"halocline.{name}" for name in WITHOUT_TORCH)
+    names = ", ".join(f"halocline.{name}" for name in SURFACE if name not in WITH_TORCH)
     code = (
         f"import sys, halocline\n{names}\n"
         "halocline.simulate(halocline.Plan.uniform(2), halocline.Costs(1, 2))\n"

@@ -87,8 +87,8 @@ class Items:
         wanted = (self.targets if what == TARGET else self.inputs)[part].shape
         if value.shape != wanted:
             raise ValueError(
-                f"sample {sample} has a {what} of shape {list(value.shape)} and sample 0 one of {list(wanted)}: bring them "
-                f"to one size"
+                f"sample {sample} has a {what} of shape {list(value.shape)} and sample 0 one of {list(wanted)}: bring "
+                f"all to one size"
             )
         for dim, (start, stop) in enumerate(box or (), value.ndim - len(box or ())):
             value = value.narrow(dim, start, stop - start)

@@ -61,7 +61,7 @@ def model_of(settings: Settings) -> Model:
 
 
 def as_model(settings: Settings, given: Model | nn.Sequential | Sequence[Layer], own_data: bool) -> Model:
-    """A model that is at hand; bare layers are taken for a classifier, of images where there is no data of their own."""
+    """A model that is at hand; bare layers are taken for a classifier, of images if there is no data of its own."""
     if isinstance(given, Model):
         return given
     model = Model("model", given)
