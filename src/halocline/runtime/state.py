@@ -8,7 +8,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -205,16 +206,6 @@ def _bytes(tensor: Tensor) -> int:
 # -- the whole on rank 0 -------------------------------------------------------------------------------------------
 
 
-class _Heading(NamedTuple):
-    """A tensor that comes to rank 0."""
-
-    name: str
-    key: str
-    shape: Sequence[int]
-    dtype: str
-    writer: int
-
-
 def collected(engine: State) -> dict[str, Any]:
     """See `State.state_dict`."""
     world = engine.world
@@ -226,19 +217,24 @@ def collected(engine: State) -> dict[str, Any]:
     raise_alike(world, error)
     here = {(h.name, h.key): h for h in held.tensors}
     mine = [
-        _Heading(h.name, h.key, list(h.tensor.shape), str(h.tensor.dtype).removeprefix("torch."), h.writer)
+        (h.name, h.key, h.tensor.shape, str(h.tensor.dtype).removeprefix("torch."), h.writer)
         for h in held.tensors
         if h.writer == world.rank
     ]
-    groups = [[name for name, p in engine.named_parameters() if p in params] for params in _groups(engine)]
-    parts = gathered(world, [mine, held.aliases, held.numbers, groups, kind_of(engine)])
+    groups = [] if engine.optimizer is None else [set(group["params"]) for group in engine.optimizer.param_groups]
+    members = [[name for name, p in engine.named_parameters() if p in group] for group in groups]
+    parts = gathered(world, [mine, held.aliases, held.numbers, members, kind_of(engine)])
     model: dict[str, Tensor] = {}
     kept: dict[str, dict[str, Any]] = {}
     # One order on all ranks: whoever must meet to make a tensor whole, or to hand it over, meets at the same point.
-    for heading in sorted({(h[0], h[1]): _Heading(*h) for part in parts for h in part[0]}.values()):
-        value = _brought(world, heading, here.get(heading[:2]))
-        if value is not None:
-            (kept.setdefault(heading.name, {}) if heading.key else model)[heading.key or heading.name] = value
+    for name, key, shape, dtype, writer in sorted(heading for part in parts for heading in part[0]):
+        holding = here.get((name, key))
+        value = holding.whole().detach() if holding is not None else None
+        brought = _brought(world, value, shape, getattr(torch, dtype), writer, f"state of {name} {key}")
+        if brought is not None and key:
+            kept.setdefault(name, {})[key] = brought
+        elif brought is not None:
+            model[name] = brought
     if world.rank:
         return {}
     for _, aliases, numbers, _, _ in parts:
@@ -247,35 +243,28 @@ def collected(engine: State) -> dict[str, Any]:
             kept.setdefault(name, {}).update(values)
     state: dict[str, Any] = {"model": model, "steps": engine.steps}
     if engine.optimizer is not None:
-        names = [[*dict.fromkeys(name for part in parts for name in part[3][n])] for n in range(len(groups))]
-        options = [
-            {**group, "params": mine} for group, mine in zip(engine.optimizer.param_groups, names, strict=True) if mine
-        ]
+        names = [[*dict.fromkeys(chain(*ranks))] for ranks in zip(*(part[3] for part in parts))]
+        options = [{**group, "params": named} for group, named in zip(engine.optimizer.param_groups, names)]
         kind = next(filter(None, (part[4] for part in parts)), "")
         state["optimizer"] = {"state": kept, "param_groups": options, "kind": kind}
     return state
 
 
-def _groups(engine: State) -> list[set[Tensor]]:
-    return [] if engine.optimizer is None else [set(group["params"]) for group in engine.optimizer.param_groups]
-
-
-def _brought(world: World, heading: _Heading, held: Holding | None) -> Tensor | None:
-    """A tensor in rank 0's host memory; None on the others."""
-    value = held.whole().detach() if held is not None else None
-    if heading.writer == world.rank and world.rank == 0:
-        assert value is not None
-        return value.cpu().clone()
-    label = f"state of {heading.name} {heading.key}"
-    if heading.writer == world.rank and value is not None and value.numel():
-        message = value.to(world.device).contiguous().view(-1).view(torch.uint8)
-        world.wait(world.send(message, 0, label), f"rank {world.rank} waits to send the {label} to rank 0", 0)
+def _brought(
+    world: World, value: Tensor | None, shape: Sequence[int], dtype: torch.dtype, writer: int, label: str
+) -> Tensor | None:
+    """A tensor that `writer` has, in rank 0's host memory; None on the others."""
+    if writer == world.rank and value is not None:
+        if world.rank == 0:
+            return value.cpu().clone()
+        if value.numel():
+            message = value.to(world.device).contiguous().view(-1).view(torch.uint8)
+            world.wait(world.send(message, 0, label), f"rank {world.rank} waits to send the {label} to rank 0", 0)
     if world.rank:
         return None
-    dtype = getattr(torch, heading.dtype)
-    empty = torch.empty(heading.shape, dtype=dtype)
-    if empty.numel():
-        message, handle = world.receive(_bytes(empty), heading.writer, label)
-        world.wait(handle, f"rank 0 waits for the {label} from rank {heading.writer}", heading.writer)
-        empty.copy_(message.view(dtype).view(heading.shape))
-    return empty
+    found = torch.empty(shape, dtype=dtype)
+    if found.numel():
+        message, handle = world.receive(_bytes(found), writer, label)
+        world.wait(handle, f"rank 0 waits for the {label} from rank {writer}", writer)
+        found.copy_(message.view(dtype).view(shape))
+    return found

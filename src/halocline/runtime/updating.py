@@ -6,7 +6,8 @@ parameters and who speaks for them; nothing of schedules.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,8 +32,8 @@ def parameters_of(stages: Stages, stage: int) -> list[nn.Parameter]:
 
 class PlanOptimizer(torch.optim.Optimizer):
     """What updates the parameters, as the one optimizer that a scheduler takes: its groups are those of the one-device
-    optimizer, the same on every rank and under every plan, with the parameters that this rank holds. Their learning
-    rates and other options hold for `stages`, stage -> the optimizer that keeps its state.
+    optimizer, the same on every rank and under every plan, with the parameters that this rank holds; groups with the
+    same options are one. Their options hold for `stages`, stage -> the optimizer that keeps its state.
     """
 
     def __init__(
@@ -50,32 +51,27 @@ class PlanOptimizer(torch.optim.Optimizer):
                 f"e.g. lambda p: torch.optim.SGD(p, lr=0.1)"
             )
         self.stages: dict[int, torch.optim.Optimizer] = {}
-        members: dict[str, list[dict[str, Any]]] = {}
-        said: dict[int, dict[str, Any]] = {}
         for stage in modules:
             parameters = [p for p in parameters_of(modules, stage) if p.requires_grad and p not in ties.aliases]
             if not parameters:
                 continue
-            made = _without_closure(make(parameters))
-            named = _named(made.param_groups)
-            said[stage] = {name: _plain(group) for name, group in zip(named, made.param_groups)}
-            _one_kind_per_group(made, named)
+            self.stages[stage] = _one_kind_per_group(_without_closure(make(parameters)))
             ranks = shared_out(stage)
-            self.stages[stage] = divided(made, world.group(ranks)) if len(ranks) > 1 else made
-            for name, group in zip(named, self.stages[stage].param_groups, strict=True):
-                members.setdefault(name, []).append(group)
-        groups: dict[str, dict[str, Any]] = {}
-        for told in gathered(world, list(said.values())):
-            for named_groups in told:
-                groups = _in_order(groups, named_groups)
-        for name, group in groups.items():
-            here = members.setdefault(name, [])
-            group |= here[0] if here else {key: _as_said(value) for key, value in group.items()}
-            group["params"] = [p for member in here for p in member["params"]]
-        self._members = [members[name] for name in groups]
+            if len(ranks) > 1:
+                self.stages[stage] = divided(self.stages[stage], world.group(ranks))
+        known: list[str] = []
+        for told in gathered(world, [[_options(g) for g in each.param_groups] for each in self.stages.values()]):
+            for options in told:
+                known = _in_order(known, options)
+        held = [group for each in self.stages.values() for group in each.param_groups]
+        self._members = [[group for group in held if _options(group) == options] for options in known]
+        groups: list[dict[str, Any]] = [
+            {**(here[0] if here else json.loads(options)), "params": [p for group in here for p in group["params"]]}
+            for options, here in zip(known, self._members)
+        ]
         first = next(iter(self.stages.values()), None)
         defaults = first.defaults if first is not None else make([nn.Parameter(torch.empty(0))]).defaults
-        super().__init__([*groups.values()] or [{"params": []}], dict(defaults))
+        super().__init__(groups or [{"params": []}], dict(defaults))
         self._due = False
 
     def update(self) -> None:
@@ -89,7 +85,7 @@ class PlanOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         if not self._due:
             raise ValueError("Engine.step has updated the parameters already: leave out optimizer.step()")
-        for group, members in zip(self.param_groups, self._members):
+        for group, members in zip(self.param_groups, self._members or [[]], strict=True):
             for member in members:
                 member |= {key: value for key, value in group.items() if key != "params"}
         for optimizer in self.stages.values():
@@ -102,34 +98,21 @@ class PlanOptimizer(torch.optim.Optimizer):
         raise ValueError("a rank's optimizer has only its own parameters' state: use Engine.load_state_dict")
 
 
-def _named(groups: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A name for each group, by its options: groups of several stages with one name are one on one device."""
-    names: list[str] = []
-    for group in groups:
-        options = repr(sorted((key, value) for key, value in group.items() if key not in ("params", "param_names")))
-        names.append(f"{options} {sum(name.startswith(options) for name in names)}")
-    return names
+def _options(group: Mapping[str, Any]) -> str:
+    """What is said of a group; groups of several stages of which the same is said are one."""
+    said = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+    return json.dumps(said, sort_keys=True, default=lambda v: float(v) if isinstance(v, Tensor) else repr(v))
 
 
-def _in_order(groups: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """Groups and those of one more stage, each in front of those that it stands in front of there."""
-    names = list(groups)
-    following = len(names)
-    for name in reversed(others):
-        if name in names:
-            following = names.index(name)
+def _in_order(known: list[str], others: Sequence[str]) -> list[str]:
+    """With what is said of the groups of one more stage, each in front of those that it stands in front of there."""
+    place = len(known)
+    for options in reversed(others):
+        if options in known:
+            place = known.index(options)
         else:
-            names.insert(following, name)
-    return {name: groups.get(name) or dict(others[name]) for name in names}
-
-
-def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a group that can be told to ranks without it."""
-    return {key: value for key, value in group.items() if isinstance(value, (int, float, str, bool, tuple))}
-
-
-def _as_said(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+            known.insert(place, options)
+    return known
 
 
 def _without_closure(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -147,15 +130,15 @@ def _without_closure(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _one_kind_per_group(optimizer: torch.optim.Optimizer, names: list[str]) -> None:
-    """Groups that hold plain parameters and shards become two each, of one name: an optimizer treats a group's tensors
-    in one call, which takes no mixture."""
-    for name, group in zip([*names], [*optimizer.param_groups]):
+def _one_kind_per_group(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Groups that hold plain parameters and shards become two each: an optimizer treats a group's tensors in one call,
+    which takes no mixture."""
+    for group in list(optimizer.param_groups):
         shards = [p for p in group["params"] if is_sharded(p)]
         if shards and len(shards) < len(group["params"]):
             group["params"] = [p for p in group["params"] if not is_sharded(p)]
             optimizer.add_param_group({**group, "params": shards})
-            names.append(name)
+    return optimizer
 
 
 class LossScale:
