@@ -85,7 +85,10 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "tiles": (plan_of([tiles(2, 2)], "gpipe").to_toml(), {}),
     "stages": (plan_of([tiles(1, 2), ONE, ONE]).to_toml(), {}),
     "gems and ZeRO-1": (plan_of([ONE, ONE], "gems", 2, replicas=2).to_toml(), {"shard_optimizer": True}),
-    "replicas": (plan_of([ONE, ONE], "1f1b", 2, replicas=2).to_toml(), {}),
+    "replicas, one stage with ZeRO-1": (
+        Plan((Stage((0, 4), shard="optimizer"), Stage((4, 8))), "1f1b", 2, replicas=2).to_toml(),
+        {},
+    ),
     "FSDP2": (Plan((Stage((0, 8), shard="parameters"),), "1f1b", 1, replicas=4).to_toml(), {}),
 }
 
