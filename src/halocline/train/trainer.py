@@ -40,7 +40,7 @@ from halocline.train.export import weights
 from halocline.train.interrupt import Interrupt
 from halocline.train.metrics import EVALUATION, STEP, Metrics
 from halocline.train.optimizers import LearningRate, OptimizerMaker, set_learning_rate
-from halocline.train.planning import as_model, model_of, plan_of, plan_to_train, with_batch
+from halocline.train.planning import as_model, model_of, named, plan_of, plan_to_train, with_batch
 from halocline.train.progress import Progress, Speed, Standing, progress, score_words
 from halocline.train.pytorch_trace import PytorchTrace
 from halocline.train.run_directory import Beginning, RunDirectory, beginning, versions
@@ -86,6 +86,7 @@ class Trainer:
         observers: Any = (),
         shown: Progress | None = None,
     ) -> None:
+        settings = named(settings)
         self.model = model_of(settings) if model is None else as_model(settings, model, dataset is not None)
         self.plan = with_batch(plan) if plan is not None else plan_to_train(settings, self.model)
         settings = self.settings = with_samples(settings, self.plan)
