@@ -1,6 +1,6 @@
 """Halocline trains images and models too large for one GPU, exactly. This file is the public surface, loaded lazily.
 
-Nothing is imported until it is used: plans, schedules and simulation never load torch.
+Nothing is imported until it is used: plans, schedules, simulation and settings never load torch.
 """
 
 from __future__ import annotations
@@ -10,31 +10,62 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from halocline import tiling
+    from halocline.data.dataset import Spec
+    from halocline.models.model import Model
     from halocline.plan import Layout, Plan, Stage
-    from halocline.runtime import Engine
+    from halocline.runtime import Engine, join, run_local
     from halocline.schedule import Schedule, check, generate
-    from halocline.simulation import Costs, Simulation
+    from halocline.simulation import Costs, Simulation, simulate
+    from halocline.train import Settings, Trainer
+    from halocline.train.trial import verify
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Costs": "halocline.simulation",
-    "Engine": "halocline.runtime",
-    "Layout": "halocline.plan",
-    "Plan": "halocline.plan",
-    "Schedule": "halocline.schedule",
-    "Stage": "halocline.plan",
-    "check": "halocline.schedule",
-    "generate": "halocline.schedule",
-    "Simulation": "halocline.simulation",
+    "Costs": "simulation",
+    "Engine": "runtime",
+    "Layout": "plan",
+    "Model": "models.model",
+    "Plan": "plan",
+    "Schedule": "schedule",
+    "Settings": "train",
+    "Simulation": "simulation",
+    "Spec": "data.dataset",
+    "Stage": "plan",
+    "Trainer": "train",
+    "check": "schedule",
+    "generate": "schedule",
+    "join": "runtime",
+    "run_local": "runtime",
+    "simulate": "simulation",
+    "verify": "train.trial",
 }
 
-__all__ = ["Costs", "Engine", "Layout", "Plan", "Schedule", "Simulation", "Stage", "check", "generate", "tiling"]
+__all__ = [
+    "Costs",
+    "Engine",
+    "Layout",
+    "Model",
+    "Plan",
+    "Schedule",
+    "Settings",
+    "Simulation",
+    "Spec",
+    "Stage",
+    "Trainer",
+    "check",
+    "generate",
+    "join",
+    "run_local",
+    "simulate",
+    "tiling",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
+        value = getattr(import_module(f"halocline.{_HOMES[name]}"), name)
     elif name == "tiling":
         value = import_module("halocline.tiling")
     else:

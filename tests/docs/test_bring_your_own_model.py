@@ -23,8 +23,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_file_of_the_document_is_tried() -> None:
-    assert len(FILES) == TEXT.count("```python") == 6
-    assert len(COMMANDS) == 7
+    assert len(FILES) == TEXT.count("```python") == 7
+    assert len(COMMANDS) == 8
 
 
 @pytest.mark.slow

@@ -19,10 +19,9 @@ from halocline.plan import Plan, Stage
 from halocline.runtime.engine import Engine
 from halocline.runtime.processes.world import World
 from halocline.train import checkpoint as checkpoints
-from halocline.train.checkpoint import Checkpoint, complete, newest, prune, save
+from halocline.train.checkpoint import Checkpoint, complete, newest, prune, restore, restore_weights, save
 from halocline.train.manifest import Damaged, Manifest
 from halocline.train.optimizers import OptimizerMaker
-from halocline.train.restoring import restore, restore_weights
 from harness.checks.runs import network, refused, train
 
 ONE = Plan((Stage((0, 8)),), "layer", 2, batch=4).to_toml()

@@ -39,7 +39,7 @@ def test_a_step_is_torchs(name: str) -> None:
         known = torch.optim.SGD(theirs.parameters(), lr=0.05, momentum=0.8)
     else:
         known = torch.optim.AdamW(theirs.parameters(), lr=0.05, betas=(0.8, 0.9), weight_decay=0.0)
-    set_learning_rate([mine], 0.05)
+    set_learning_rate(mine, 0.05)
     for _ in range(3):
         for a, b in zip(ours.parameters(), theirs.parameters()):
             a.grad = torch.randn_like(a)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from torch import nn
 
 from halocline.models.losses import token_loss
 from halocline.models.model import Model
-from halocline.plan import Plan
+from halocline.plan import Plan, Stage
 from halocline.runtime import RankFailed
-from halocline.train.trial import Trial, run
+from halocline.train.trial import Trial, run, verify
 
 ALONE = Plan.from_flags(split_size=1, parts=3, layers=8).to_toml()
 TINY: dict[str, Any] = {"layers": 1, "hidden": 8, "heads": 2, "vocab": 11, "seq": 5}
@@ -96,3 +97,27 @@ def test_a_module_that_draws_random_numbers_when_it_is_imported(
     first, second = trial.made().layers, trial.made().layers
     assert isinstance(first, torch.nn.Sequential) and isinstance(second, torch.nn.Sequential)
     assert torch.equal(first[1].weight, second[1].weight)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+
+
+def test_verify_as_a_function() -> None:
+    """Of layers and a batch at hand, which stay as they are."""
+    plan = Plan((Stage((0, 3), tiles=(1, 2)), Stage((3, 5))), "1f1b", 2)
+    net, images, labels = network(), torch.randn(4, 3, 9, 8), torch.arange(4)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    optimizer = partial(torch.optim.AdamW, lr=0.01)
+    found = verify(plan, net, images, labels, loss=F.cross_entropy, optimizer=optimizer, steps=1)
+    assert 0 < found.worst < 1e-10
+    assert set(found.gradients) == {"0.weight", "1.weight", "1.bias"}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+
+
+def test_what_cannot_go_to_processes_is_told() -> None:
+    with pytest.raises(ValueError, match=r"cannot go to other processes .*: use functions and classes of a module in"):
+        verify(Plan.uniform(1), [lambda: nn.Linear(2, 2)], torch.randn(2, 2), torch.zeros(2))

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from halocline.models.losses import token_loss
 from halocline.models.zoo import find
 
 Layer = nn.Module | Callable[[], nn.Module]
@@ -39,7 +40,7 @@ class Model:
     rank then builds only what it holds."""
     task: str = CLASSIFICATION
     loss: Callable[[Any, Any], Tensor] = F.cross_entropy
-    """(output, target) -> the mean over samples."""
+    """(output, target) -> the mean over samples. Left out: cross-entropy, of tokens within each sample first."""
     classes: int = 10
     """Classes of an image or a pixel, or words of the vocabulary."""
     channels: int = 3
@@ -55,6 +56,21 @@ class Model:
     """Of a transformer, what each layer is: embedding, block (or encoder, decoder) or head."""
     architecture: object = None
     """What the layers were made from, for whoever writes the model in another program's form."""
+
+    def __post_init__(self) -> None:
+        if self.task in (CAUSAL, MASKED, SPANS) and self.loss is F.cross_entropy:
+            object.__setattr__(self, "loss", token_loss)
+
+    @staticmethod
+    def of(name: str, **options: Any) -> Model:
+        """A model that `halocline models` lists, or of an address, `package.module:callable`, made with options."""
+        return make(name, **options)
+
+    def net(self) -> nn.Sequential:
+        """The whole model on one device, for what was trained or exported to be loaded into it."""
+        if isinstance(self.layers, nn.Sequential):
+            return tie(self.layers, self.tied)
+        return tie(nn.Sequential(*(x if isinstance(x, nn.Module) else x() for x in self.layers)), self.tied)
 
     def inputs(self, samples: int, image: tuple[int, int] | None = None) -> list[Tensor]:
         """Empty input tensors on the meta device, for whoever needs their shapes."""
@@ -99,7 +115,7 @@ def make(name: str, **options: Any) -> Model:
     listed = isinstance(made, (list, tuple)) and made and all(callable(layer) for layer in made)
     if not listed and not isinstance(made, nn.Sequential):
         raise ValueError(
-            f"{name} gave a {type(made).__name__}: it must return a halocline.models.model.Model, an nn.Sequential, or "
+            f"{name} gave a {type(made).__name__}: it must return a halocline.Model, an nn.Sequential, or "
             f"a list of layers or of functions that make them, each taking what the one before returns; [module] is a "
             f"list of one"
         )

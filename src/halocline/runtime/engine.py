@@ -6,11 +6,11 @@ Builds what this rank holds, learns the shapes at the boundaries, runs the execu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,10 @@ from halocline.runtime.guards.arguments import fingerprints, require_equal, requ
 from halocline.runtime.guards.finite import POLICIES, NotFinite, origin
 from halocline.runtime.guards.shared import buffer_names, built_where_shared, common, shared_stages
 from halocline.runtime.guards.unchanged import FirstLooks
-from halocline.runtime.layers import Layer, named_layers, parameters_of
+from halocline.runtime.layers import Layer, named_layers
 from halocline.runtime.marks import marks_of
-from halocline.runtime.parallel.shard import divided_buffers, settle
+from halocline.runtime.parallel.mesh import mesh_of_plan
+from halocline.runtime.parallel.shard import settle
 from halocline.runtime.parallel.sharding import Sharding
 from halocline.runtime.parallel.statistics import RunningStatistics, plain, tracked
 from halocline.runtime.parallel.tied import Ties, ties
@@ -37,12 +38,16 @@ from halocline.runtime.processes.environment import command
 from halocline.runtime.processes.launch import join, stop
 from halocline.runtime.processes.world import World
 from halocline.runtime.stage import Loss, StageOptions, StageRunner
+from halocline.runtime.state import State
 from halocline.runtime.timeline import Recorder
-from halocline.runtime.updating import MakeOptimizer, clip_gradients, make_optimizers
+from halocline.runtime.updating import LossScale, MakeOptimizer, PlanOptimizer, clip_gradients
 from halocline.schedule.events import Events, Observer
 from halocline.schedule.generate import generate
 from halocline.schedule.instruction import forwards_ahead
 from halocline.tiling.randomness import kept_randomness
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
@@ -55,15 +60,16 @@ class StepResult:
     microbatch_losses: tuple[float, ...] = ()
     """This replica's, on the ranks of the last stage only."""
     skipped: bool = False
-    """The loss was not finite, and nothing was changed."""
+    """The loss was not finite, and nothing was changed; or a scaled gradient was not, and nothing was updated."""
 
 
-class Engine:
+class Engine(State):
     """Trains `layers` under `plan`.
 
     `layers` is an nn.Sequential, or a list of modules or of functions that make them; each takes what the one before
     returns (a tensor or a tuple of tensors). `loss(output, target)` is a mean over samples. `optimizer` makes an
     optimizer from parameters, e.g. `lambda p: torch.optim.SGD(p, lr=0.1)`; without one, gradients are left in `.grad`.
+    `scaler` scales the loss where `autocast` is torch.float16.
     `shard_optimizer` divides its state over the ranks that share a stage (ZeRO-1).
     `sequence_parallel` lets tensor ranks share the tokens between the matrices they share.
     `tied` lists pairs of parameter names that are one parameter, e.g. ("0.weight", "26.weight").
@@ -87,6 +93,7 @@ class Engine:
         dtype: torch.dtype | None = None,
         autocast: torch.dtype | None = None,
         channels_last: bool = False,
+        scaler: torch.amp.GradScaler | None = None,
         clip: float | None = None,
         shard_optimizer: bool = False,
         sequence_parallel: bool = False,
@@ -132,8 +139,11 @@ class Engine:
         if compile:
             compile_layers(plan, self.modules, compile)
         self.runners = self._runners(loss)
-        self.optimizers = self._optimizers(optimizer, shard_optimizer) if optimizer is not None else {}
-        """Stage -> what updates its parameters."""
+        self.optimizer = self._optimizer(optimizer, shard_optimizer) if optimizer is not None else None
+        """What updates the parameters: one torch optimizer, for torch's schedulers."""
+        self.optimizers = self.optimizer.stages if self.optimizer is not None else {}
+        """Stage -> what keeps its state."""
+        self.scale = LossScale(scaler, self.world) if scaler is not None and scaler.is_enabled() else None
         total = plan.microbatches * plan.replicas
         norms = {stage: tracked(held) for stage, held in self.modules.items() if total > 1}
         alone = plan.pipes * plan.replicas == 1
@@ -225,38 +235,18 @@ class Engine:
             common(self.named, plan),
         )
 
-    def _optimizers(self, make: MakeOptimizer, shard: bool) -> dict[int, torch.optim.Optimizer]:
+    def _optimizer(self, make: MakeOptimizer, shard: bool) -> PlanOptimizer:
         def shared_out(stage: int) -> tuple[int, ...]:
             asked = shard or self.plan.stages[stage].shard == OPTIMIZER
             return self.groups[stage] if asked and stage not in self.sharding.meshes else ()
 
-        return make_optimizers(make, self.modules, self.ties, self.world, shared_out)
+        return PlanOptimizer(make, self.modules, self.ties, self.world, shared_out)
 
-    def parameters(self) -> Iterable[nn.Parameter]:
-        """The parameters this rank holds, copies of tied ones included."""
-        return (p for stage in self.modules for p in parameters_of(self.modules[stage]))
-
-    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
-        """With the names they have in the one-device model, tied ones once."""
-        seen = set()
-        for layers in self.modules.values():
-            for layer_name, layer in layers:
-                for key, parameter in layer.named_parameters():
-                    name = self.ties.name(f"{layer_name}.{key}")
-                    if name not in seen:
-                        seen.add(name)
-                        yield name, parameter
-
-    def named_buffers(self) -> Iterable[tuple[str, Tensor]]:
-        """With the names they have in the one-device model, those of modules that layers share once."""
-        seen = set()
-        for layers in self.modules.values():
-            for layer_name, layer in layers:
-                for key, buffer in divided_buffers(layer):
-                    name = self.ties.name(f"{layer_name}.{key}")
-                    if name not in seen:
-                        seen.add(name)
-                        yield name, buffer
+    @cached_property
+    def mesh(self) -> DeviceMesh:
+        """The ranks as a mesh of `pp` (stages), `dp` (replicas and lanes), `sp` (tiles) and `tp` (tensor ranks), where
+        all stages have teams of one shape. It makes process groups: every rank asks for it."""
+        return mesh_of_plan(self.world, self.layout)
 
     def train(self, mode: bool = True) -> None:
         for layers in self.modules.values():
@@ -333,6 +323,8 @@ class Engine:
                 )
         for statistics in self.statistics.values():
             statistics.begin()
+        for runner in self.runners.values():
+            runner.scale = self.scale.factor() if self.scale is not None else None
         teams = [runner.exchanger for runner in self.runners.values() if runner.exchanger is not None]
         for team in teams:
             team.put_off = {}  # the schedule sums gradients once, over all that share a stage
@@ -360,10 +352,13 @@ class Engine:
             statistics.finish(partial(self.world.sum, ranks=self.groups[stage]))
             if statistics.trial and not statistics.again:
                 del self.statistics[stage]  # forwards come in the order of one device, and may update them at once
+        if self.scale is not None and self.scale.overflowed(self.parameters()):
+            self._skipped = True
+            return
         if self.clip is not None:
             clip_gradients(self.clip, self.world, self.layout, self.modules, self.ties)
-        for optimizer in self.optimizers.values():
-            optimizer.step()
+        if self.optimizer is not None:
+            self.optimizer.update()
 
     def _start_losses(self, work: Microbatches) -> None:
         """Start telling every rank what each microbatch of the step (all replicas) adds to the loss."""
@@ -391,6 +386,8 @@ class Engine:
         if self.nan == "skip":
             for kept, (_, buffer) in zip(self._kept, self.named_buffers()):
                 buffer.copy_(kept)
+            if self.scale is not None:
+                self.scale.overflowed(self.parameters())
             for parameter in self.parameters():
                 parameter.grad = None
             return

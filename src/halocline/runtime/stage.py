@@ -109,6 +109,8 @@ class StageRunner:
         self._specs: dict[Any, TileSpec] = {}
         self.shadow = shadow
         """The layers without data, where shapes cannot be found from the real ones."""
+        self.scale: Tensor | None = None
+        """What multiplies the loss for its backward."""
         self._divided_loss = True
         self._writes: dict[bool, bool] = {}
         """Training or not -> whether the layers write to their input, as a first Dropout(inplace=True) does if so;
@@ -232,7 +234,7 @@ class StageRunner:
             if not isinstance(loss, Tensor) or isinstance(loss, TileTensor) or loss.ndim:
                 said = "it must return one number, the mean over samples"
                 raise ValueError(f"the loss returned {describe(loss)}: {said}")
-            held.outputs = [loss * share]
+            held.outputs = [loss * share if self.scale is None else loss * share * self.scale]
         if not grad and not self._compared:
             self._compared, held.first = True, [t.clone() for t in held.outputs]
         elif held.first:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from halocline.plan.layout import ACTIVATION, GRADIENT
+from halocline.plan.plan import Plan
+from halocline.schedule.generate import generate
 from halocline.schedule.instruction import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -72,9 +74,22 @@ class Simulation:
         return max(0.0, 1 - sum(self.busy) / len(self.busy) / self.makespan) if self.makespan else 0.0
 
 
-def simulate(schedule: Schedule, costs: Costs | None = None, *, events: bool = False) -> Simulation:
-    """Prices a schedule; `events` also keeps what happened when, for drawings."""
-    run = _Run(schedule, costs or Costs(), events)
+def scheduled(plan: Plan, costs: Costs) -> Schedule:
+    """The plan's schedule. Capped admits work by its costs, so it is told them."""
+    rows = costs.per_stage(plan)
+    return generate(
+        plan,
+        weights=[row.activation_bytes for row in rows] if any(row.activation_bytes for row in rows) else None,
+        forward=[row.forward for row in rows],
+        backward=[row.backward + (row.recompute if s.recompute else 0) for row, s in zip(rows, plan.stages)],
+    )
+
+
+def simulate(planned: Plan | Schedule, costs: Costs | None = None, *, events: bool = False) -> Simulation:
+    """Prices a schedule, or a plan's; `events` also keeps what happened when, for drawings."""
+    costs = costs or Costs()
+    schedule = scheduled(planned, costs) if isinstance(planned, Plan) else planned
+    run = _Run(schedule, costs, events)
     for instruction, ranks in walk(schedule):
         kind = instruction.kind
         if kind == SEND:

@@ -7,13 +7,13 @@
         manifest.json               written last
       .step-000130.partial/         the process died while writing; nobody reads it
 
-Any plan reads what any other wrote: each rank takes the tensors it holds. Knows nothing of the loop.
+Any plan reads what any other wrote: each rank reads the tensors it holds. Knows nothing of the loop.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from halocline.runtime.engine import Engine
+from halocline.runtime.loading import Saved, fill, load_model, load_optimizers, misfit, some, tensors_of, together
 from halocline.runtime.processes.world import World, gathered, raise_alike
-from halocline.train.holdings import Holding, holdings, optimizer_of
-from halocline.train.manifest import NAME, RANDOM, Damaged, Manifest, TensorEntry
+from halocline.runtime.state import Holding, holdings, kind_of
+from halocline.train.manifest import NAME, OPTIMIZER, RANDOM, Damaged, Manifest, TensorEntry
 from halocline.train.tensor_file import Heading, digest_of, order, sync_directory, write
 
 PREFIX = "step-"
@@ -65,10 +66,9 @@ def save(
         pass
     raise_alike(world, error)
     parts = gathered(world, part)
-    optimizer = next((optimizer_of(engine, stage)[0] for stage in engine.optimizers), None)
     manifest = Manifest(
         step=step,
-        optimizer="" if optimizer is None else type(optimizer).__name__,
+        optimizer=kind_of(engine),
         state=state,
         config=config,
         plan=engine.plan.to_toml(),
@@ -80,7 +80,8 @@ def save(
 
 
 def _heading(holding: Holding) -> Heading:
-    return Heading(holding.name, tuple(holding.tensor.shape), holding.tensor.dtype)
+    name = f"{OPTIMIZER}{holding.name}.{holding.key}" if holding.key else holding.name
+    return Heading(name, tuple(holding.tensor.shape), holding.tensor.dtype)
 
 
 def _wholes(tensors: Sequence[Holding], rank: int) -> Iterator[Tensor]:
@@ -246,3 +247,55 @@ def chosen(world: World, path: Path) -> Checkpoint:
         before = before[before.index(path) + 1 :] if path in before else []
         offer = f": the newest before it is --resume {before[0]}" if before else ""
         raise Damaged(f"{error}{offer}") from error
+
+
+# -- into an engine ------------------------------------------------------------------------------------------------
+
+
+def restore(engine: Engine, checkpoint: Checkpoint) -> None:
+    """Parameters, buffers, optimizer state, random state and the number of steps. Every rank calls this."""
+    saved = _saved(checkpoint)
+    together(engine.world, lambda: load_model(engine, saved))
+    together(engine.world, lambda: load_optimizers(engine, saved))
+    if RANDOM in checkpoint.manifest.tensors:
+        torch.random.set_rng_state(checkpoint.tensor(RANDOM))
+    engine.steps = checkpoint.manifest.step
+
+
+def _saved(checkpoint: Checkpoint) -> Saved:
+    manifest = checkpoint.manifest
+    shapes = {name: place.shape for name, place in manifest.model.items()}
+    shapes |= {alias: shapes[name] for alias, name in manifest.aliases.items()}
+    keys: dict[str, list[str]] = {}
+    for name in manifest.tensors:
+        if name.startswith(OPTIMIZER):
+            parameter, _, key = name.removeprefix(OPTIMIZER).rpartition(".")
+            keys.setdefault(parameter, []).append(key)
+
+    def kept(name: str) -> dict[str, Any]:
+        name = manifest.aliases.get(name, name)
+        tensors = {key: checkpoint.tensor(f"{OPTIMIZER}{name}.{key}") for key in keys.get(name, ())}
+        return {**manifest.numbers.get(name, {}), **tensors}
+
+    return Saved(str(checkpoint.path), shapes, checkpoint.tensor, manifest.optimizer, kept)
+
+
+def restore_weights(
+    engine: Engine, read: Callable[[Container[str]], Iterable[tuple[str, Tensor]]], source: str
+) -> None:
+    """Parameters alone, from whatever reads those of some one-device names. Every rank calls this."""
+    together(engine.world, lambda: _take_weights(engine, read, source))
+
+
+def _take_weights(engine: Engine, read: Callable[[Container[str]], Iterable[tuple[str, Tensor]]], source: str) -> None:
+    ours = tensors_of(engine)
+    missing = dict(ours)
+    for name, value in read(ours):
+        if name in ours:
+            if ours[name].shape != value.shape:
+                raise misfit(name, ours[name].shape, value.shape, source)
+            fill(ours[name], value)
+            missing.pop(name, None)
+    parameters = [n for n in missing if isinstance(missing[n], torch.nn.Parameter)]
+    if parameters:
+        raise ValueError(f"{source} has no {some(parameters)}, which the model has: is it the weights of this model?")

@@ -6,7 +6,7 @@ Knows parameters; nothing of ranks or stages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +66,6 @@ class LearningRate:
         return said.lr * (said.final_lr + (1 - said.final_lr) * share)
 
 
-def set_learning_rate(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:
-    for optimizer in optimizers:
-        groups: Sequence[dict[str, Any]] = optimizer.param_groups
-        for group in groups:
-            group["lr"] = rate
+def set_learning_rate(optimizer: torch.optim.Optimizer | None, rate: float) -> None:
+    for group in optimizer.param_groups if optimizer is not None else ():
+        group["lr"] = rate

@@ -5,6 +5,7 @@ Knows settings, models and plans; starts nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from halocline.models import hf
 from halocline.models.count import answer, count, shape_of, work
-from halocline.models.model import CLASSIFICATION, Model, make, options_of
+from halocline.models.model import CLASSIFICATION, Layer, Model, make, options_of
 from halocline.plan.plan import Plan
 from halocline.runtime.layers import named_layers, own_randomness
 from halocline.tiling.untouched import untouched
@@ -57,6 +58,14 @@ def model_of(settings: Settings) -> Model:
     return model
 
 
+def as_model(settings: Settings, given: Model | nn.Sequential | Sequence[Layer], own_data: bool) -> Model:
+    """A model that is at hand; bare layers are taken for a classifier, of images if there is no data of its own."""
+    if isinstance(given, Model):
+        return given
+    model = Model("model", given)
+    return model if own_data else _classifier(settings, model)
+
+
 def _classifier(settings: Settings, model: Model) -> Model:
     """A model of one's own, with as many classes as it answers with: data and loss must not ask for more."""
     image, asked = settings.plan.image, settings.model.num_classes
@@ -67,7 +76,7 @@ def _classifier(settings: Settings, model: Model) -> Model:
     if not isinstance(found, Tensor) or found.ndim != 2:
         raise ValueError(
             f"{model.name} answers an image with {shape_of(found)}, and a classifier with a number per class: return a "
-            f"halocline.models.model.Model that names its task and its loss"
+            f"halocline.Model that names its task and its loss"
         )
     classes = found.shape[1]
     if asked is not None and classes < asked:

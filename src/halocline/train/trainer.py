@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from halocline.data.dataset import Dataset, skipped
 from halocline.models import hf
-from halocline.models.model import Model
+from halocline.models.model import Layer, Model
 from halocline.plan.flags.fields import flat
 from halocline.plan.plan import Plan
 from halocline.runtime.engine import Engine, StepResult
@@ -31,17 +32,17 @@ from halocline.runtime.processes.world import World, gathered, raise_alike
 from halocline.schedule.events import Observer
 from halocline.train import checkpoint as checkpoints
 from halocline.train.batches import Batches, Work
-from halocline.train.datasets import open_datasets, with_samples
+from halocline.train.checkpoint import restore, restore_weights
+from halocline.train.datasets import as_dataset, open_datasets, with_samples
 from halocline.train.equipment import Equipment
 from halocline.train.evaluation import evaluate
 from halocline.train.export import weights
 from halocline.train.interrupt import Interrupt
 from halocline.train.metrics import EVALUATION, STEP, Metrics
 from halocline.train.optimizers import LearningRate, OptimizerMaker, set_learning_rate
-from halocline.train.planning import model_of, plan_of, plan_to_train, with_batch
+from halocline.train.planning import as_model, model_of, named, plan_of, plan_to_train, with_batch
 from halocline.train.progress import Progress, Speed, Standing, progress, score_words
 from halocline.train.pytorch_trace import PytorchTrace
-from halocline.train.restoring import restore, restore_weights
 from halocline.train.run_directory import Beginning, RunDirectory, beginning, versions
 from halocline.train.settings import SHAPE, Settings
 
@@ -68,8 +69,9 @@ class Trainer:
     """Trains a model under a plan. Every process of the plan makes one and calls `fit`.
 
     What is not given is made from `settings`: the model by its name, the plan from its words, the data by --data. A
-    `dataset` of your own has the methods of `halocline.data.dataset.Dataset`; without an `evaluation` beside it there
-    is none. `observers` are told of every instruction, and progress is `shown` there.
+    `model` of your own is a Model, or layers that make a classifier. A `dataset` of your own has `len()` and gives
+    (input, target) by number, or reads boxes as `halocline.data.dataset.Dataset` does; without an `evaluation` beside
+    it there is none. `observers` are told of every instruction, and progress is `shown` there.
     """
 
     def __init__(
@@ -77,14 +79,15 @@ class Trainer:
         settings: Settings,
         *,
         plan: Plan | None = None,
-        model: Model | None = None,
-        dataset: Dataset | None = None,
-        evaluation: Dataset | None = None,
+        model: Model | nn.Sequential | Sequence[Layer] | None = None,
+        dataset: Any = None,
+        evaluation: Any = None,
         world: World | None = None,
         observers: Sequence[Observer] = (),
         shown: Progress | None = None,
     ) -> None:
-        self.model = model if model is not None else model_of(settings)
+        settings = named(settings)
+        self.model = model_of(settings) if model is None else as_model(settings, model, dataset is not None)
         self.plan = with_batch(plan) if plan is not None else plan_to_train(settings, self.model)
         settings = self.settings = with_samples(settings, self.plan)
         device = None if settings.run.device == "auto" else settings.run.device
@@ -94,6 +97,8 @@ class Trainer:
         self.directory = RunDirectory(Path(begin.directory))
         if dataset is None:
             dataset, evaluation = self._data()
+        else:
+            dataset, evaluation = (as_dataset(each, self.model, settings.run.seed) for each in (dataset, evaluation))
         if not self.model.sequence:
             self.plan = replace(self.plan, image=dataset.inputs[0].pixels)
         self.equipment = Equipment(settings, self.plan, self.world, self.directory.path, self.progress.say)
@@ -136,7 +141,7 @@ class Trainer:
                 began = time.monotonic()
                 work = self.batches.next()
                 rate = self.rate.at(self.engine.steps)
-                set_learning_rate(self.engine.optimizers.values(), rate)
+                set_learning_rate(self.engine.optimizer, rate)
                 result = self.engine.step(work.inputs, work.targets, work.samples)
                 self.loss = result.loss
                 stop = interrupt.agreed(self.world)

@@ -5,20 +5,23 @@ What `halocline verify` does. Every process makes the model by its name and buil
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from halocline.models.model import MASKED, SPANS, Model, make
+from halocline.models.model import MASKED, SPANS, Layer, Model, make
 from halocline.plan.plan import Plan
 from halocline.runtime.engine import Engine
 from halocline.runtime.layers import one_device, own_randomness
@@ -27,10 +30,19 @@ from halocline.runtime.processes.lost import PeerLost
 from halocline.runtime.proof.norms import MisreadNorms, WrittenNorms
 from halocline.runtime.proof.verify import Differences, Reference, between, compare, reference
 from halocline.runtime.stage import Loss
+from halocline.runtime.updating import MakeOptimizer
 
 LOSSES: dict[str, Loss] = {"cross-entropy": F.cross_entropy, "mse": F.mse_loss}
 IGNORED = -100
 """The target of a word that is not to be predicted."""
+TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
+"""The largest difference that counts as exact, by dtype."""
+
+
+def optimizer(parameters: Any) -> torch.optim.Optimizer:
+    """Momentum, so that a wrong step shows in the next one; small steps, so that rounding does not (a deep network with
+    few values per BatchNorm multiplies it by hundreds from step to step)."""
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,7 @@ class Trial:
     options: dict[str, Any] = field(default_factory=dict)
     """What the model is made with."""
     sequence_parallel: bool = False
+    update: MakeOptimizer = optimizer
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -135,6 +148,72 @@ def known_model(name: str, options: dict[str, Any], seed: int) -> Model:
         return make(name, **options)
 
 
+@dataclass(frozen=True)
+class Given(Trial):
+    """A trial of a model and a batch that are at hand."""
+
+    at_hand: Model = field(kw_only=True)
+    batch: tuple[Any, Any] = field(kw_only=True)
+    """Of every step."""
+
+    def made(self) -> Model:
+        return copy.deepcopy(self.at_hand)  # what is built already is trained only there
+
+    def output_shape(self) -> tuple[int, ...]:
+        return ()
+
+    def chosen_loss(self, output: Sequence[int]) -> Loss:
+        return self.at_hand.loss
+
+    def batches(self, output: Sequence[int]) -> list[tuple[Any, Any]]:
+        return [self.batch] * self.steps
+
+
+def verify(
+    plan: Plan,
+    model: Model | nn.Sequential | Sequence[Layer],
+    inputs: Any,
+    targets: Any,
+    *,
+    loss: Loss | None = None,
+    optimizer: MakeOptimizer = optimizer,
+    tied: Sequence[tuple[str, str]] = (),
+    steps: int = 2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
+    deadline: float = 60.0,
+) -> Differences:
+    """The largest differences between steps of a plan, on processes of this machine, and the same steps on one device:
+    `worst` is the largest of all. Each step takes the batch of `inputs` and `targets` (all replicas).
+
+    Layers, `loss` and `optimizer` travel to the processes, so they are functions and classes of a module; a program's
+    own module calls this below `if __name__ == "__main__":`.
+    """
+    made = model if isinstance(model, Model) else Model("the model", model)
+    made = replace(made, loss=loss or made.loss, tied=(*made.tied, *tied))
+    batch = _cast(inputs, dtype), _cast(targets, dtype)
+    try:
+        ForkingPickler.dumps((made, optimizer))
+    except (AttributeError, TypeError, PicklingError) as error:
+        raise ValueError(
+            f"the layers, loss or optimizer cannot go to other processes ({error}): use functions and classes of a "
+            f"module in place of lambdas and of functions inside functions"
+        ) from error
+    name, samples = str(dtype).removeprefix("torch."), len(inputs if isinstance(inputs, Tensor) else inputs[0])
+    common = {"steps": steps, "dtype": name, "seed": seed, "deadline": deadline, "device": device, "update": optimizer}
+    trial = Given(made.name, plan, (), samples, **common, at_hand=made, batch=batch)  # type: ignore[arg-type]
+    found = run(trial)
+    wrong = misread(trial, TOLERANCE.get(name, 0.0)) if found.worst > TOLERANCE.get(name, 0.0) else None
+    return found if wrong is None else wrong.found
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    return tuple(_cast(each, dtype) for each in value)
+
+
 class _Failure(NamedTuple):
     """Why a rank could not do its part."""
 
@@ -142,12 +221,6 @@ class _Failure(NamedTuple):
     """Whether it only lost another rank, which has the better story."""
     when: float
     story: str
-
-
-def optimizer(parameters: Any) -> torch.optim.Optimizer:
-    """Momentum, so that a wrong step shows in the next one; small steps, so that rounding does not (a deep network with
-    few values per BatchNorm multiplies it by hundreds from step to step)."""
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
 def run(trial: Trial, say: Callable[[str], None] = lambda _: None) -> Differences:
@@ -196,7 +269,7 @@ def _on_one_device(
             plan,
             batches,
             loss=trial.chosen_loss(output),
-            optimizer=optimizer,
+            optimizer=trial.update,
             tied=trial.known.tied,
             seed=trial.seed,
             dtype=trial.torch_dtype,
@@ -275,7 +348,7 @@ def _compare_here(
             trial.plan,
             trial.made().layers,
             loss=trial.chosen_loss(output),
-            optimizer=optimizer,
+            optimizer=trial.update,
             tied=trial.known.tied,
             world=world,
             sequence_parallel=trial.sequence_parallel,

@@ -13,9 +13,9 @@ from halocline.models.model import Model
 from halocline.models.small import Shortcut
 from halocline.plan import Plan
 from halocline.runtime.parallel.shard import shard
+from halocline.runtime.state import state_of
 from halocline.train import Config, Trainer
 from halocline.train.checkpoint import Checkpoint
-from halocline.train.holdings import state_of
 from halocline.train.metrics import read
 
 CLASSES = 10

@@ -16,7 +16,7 @@ from halocline.runtime import Engine
 from halocline.runtime.guards.shared import built_where_shared
 from halocline.runtime.layers import named_layers, own_randomness
 from halocline.runtime.proof import verify
-from halocline.train.holdings import holdings
+from halocline.runtime.state import holdings
 from harness.checks.plans import world
 from harness.one_process import AGAIN, CUT, MIRRORED, sgd
 from harness.ranks import on_processes
@@ -106,7 +106,7 @@ def compare(model: Callable[[], Any], plan: Plan, **options: Any) -> tuple[float
     found = verify.compare(run, batches, known)
     if plan.world_size == 1:
         found.require(known)
-    return found.worst, [held.name for held in holdings(run).tensors]
+    return found.worst, [f"{held.name} {held.key}" for held in holdings(run).tensors]
 
 
 MODELS = [built, made, itself, statistics, hidden]
