@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from halocline.models.zoo import find
+from halocline.plan.flags.fields import flat
 from halocline.plan.plan import Plan
 from halocline.plan.settings import PlanSettings
-from halocline.train.settings import ModelSettings, RunSettings, Settings
+from halocline.train.settings import ModelSettings, Settings
 
 if TYPE_CHECKING:
     from halocline.runtime.proof.verify import Differences
@@ -69,7 +70,7 @@ def run(options: Options) -> int:
         from halocline.train.trial import Trial, known_model, misread, rounding
         from halocline.train.trial import run as run_trial
 
-        settings = Settings(options.model, plan=options.plan, run=RunSettings(seed=options.seed))
+        settings = Settings().but(**flat(options.model), **flat(options.plan), seed=options.seed)
         made_with, counted = options_for(settings, name)
         known = known_model(name, made_with, options.seed)
         layers = len(named_layers(known.layers))

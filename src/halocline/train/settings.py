@@ -50,7 +50,7 @@ NOT_REPEATED = {"run_dir", "resume"}
 class ModelSettings:
     """model: which one, and its sizes"""
 
-    name: str | None = setting(None, flag="model")
+    name: str | None = setting(None, flag="model", also="--name")
     """A name that halocline models lists, or package.module:callable (the current directory counts). May be given as a
     plain word."""
     num_classes: int | None = None
@@ -69,15 +69,21 @@ class ModelSettings:
     """Transformers: tokens of a sample."""
     model_options: str | None = None
     """Further options of the model's function, e.g. base_width=32,norm=group."""
-    from_hf: str | None = None
-    """Begin with the weights in this directory, which has Hugging Face's layout."""
-    to_hf: str | None = None
-    """Write the trained weights to this directory in Hugging Face's layout."""
 
     def __post_init__(self) -> None:
         for name in ("num_classes", "num_layers", "num_filters", "hidden", "heads", "vocab", "seq"):
             if getattr(self, name) is not None:
                 require_degree(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class TrainedModelSettings(ModelSettings):
+    """model: which one, its sizes, and where its weights come from and go"""
+
+    from_hf: str | None = None
+    """Begin with the weights in this directory, which has Hugging Face's layout."""
+    to_hf: str | None = None
+    """Write the trained weights to this directory in Hugging Face's layout."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +232,7 @@ class RunSettings:
     """Keep activations in host memory until their backward."""
     deadline: float = 600.0
     """Seconds that any process may wait for another."""
-    verbose: bool = False
+    verbose: bool = setting(False, also="-v")
     """Print the time of each step. Also -v."""
     timeline: bool = False
     """Write when each rank did what, for halocline timeline."""
@@ -253,7 +259,7 @@ class RunSettings:
 class Settings:
     """Everything that a run is told."""
 
-    model: ModelSettings = field(default_factory=ModelSettings)
+    model: TrainedModelSettings = field(default_factory=TrainedModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
     plan: PlanSettings = field(default_factory=PlanSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)

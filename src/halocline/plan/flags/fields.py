@@ -18,10 +18,10 @@ T = TypeVar("T")
 EXAMPLES = {int: "4", float: "2.5", bool: "true", str: "a word"}
 
 
-def setting(default: Any, *, flag: str | None = None, common: bool = False, join: str = ",") -> Any:
-    """A field whose flag is not its name, that is `common` enough to stand first in help, or whose parts are joined by
-    something else than a comma."""
-    return dataclasses.field(default=default, metadata={"flag": flag, "common": common, "join": join})
+def setting(default: Any, *, flag: str = "", also: str = "", common: bool = False, join: str = ",") -> Any:
+    """A field whose flag is not its name, that has `also` another spelling, that is `common` enough to stand first in
+    help, or whose parts are joined by something else than a comma."""
+    return dataclasses.field(default=default, metadata={"flag": flag, "also": also, "common": common, "join": join})
 
 
 class Setting(NamedTuple):
@@ -33,8 +33,9 @@ class Setting(NamedTuple):
     kind: type
     """bool, int, float or str: the most general where there are several, None left aside."""
     default: Any
-    common: bool
-    join: str
+    also: str = ""
+    common: bool = False
+    join: str = ","
 
     @property
     def group(self) -> str:
@@ -54,9 +55,9 @@ def settings_of(cls: type) -> dict[str, Setting]:
         elif not field.metadata.get("hidden"):
             options = get_args(kind) or (kind,)
             kind = next(kind for kind in (str, float, int, bool) if kind in options)
+            more = {key: value for key, value in field.metadata.items() if key != "flag"}
             flag = field.metadata.get("flag") or field.name
-            more = field.metadata.get("common", False), field.metadata.get("join", ",")
-            found[flag] = Setting(flag, (field.name,), kind, field.default, *more)
+            found[flag] = Setting(flag, (field.name,), kind, field.default, **more)
     return found
 
 
