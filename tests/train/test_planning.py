@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from halocline.plan import Plan, Stage
-from halocline.train.planning import model_of, plan_of, with_batch
+from halocline.train.planning import model_of, plan_of, plan_to_train, with_batch
 from halocline.train.settings import Settings
 
 
@@ -128,4 +128,4 @@ def test_a_plan_for_volumes_is_refused_with_a_way_out(tmp_path: Path) -> None:
     path.write_text("stages = [{layers = [0, 5], tiles = [2, 1, 2]}]")
     settings = Settings.of(model="small-cnn", plan=str(path))
     with pytest.raises(ValueError, match=r"for images of 3 dims, and the data .* has 2: .* halocline\.Engine"):
-        plan_of(settings, model_of(settings))
+        plan_to_train(settings, model_of(settings))

@@ -47,6 +47,72 @@ def test_bad_settings(fields: dict[str, Any], named: str, fix: str) -> None:
     assert all(str(value) in said for value in fields.values())
 
 
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ({"stage": 2}, "setting = 'stage' is unknown: did you mean 'stages'?"),
+        ({"split_size": 2}, "split_size is now-dl's: say stages"),
+        ({"tp": 2}, "tp is Merak's: say tensor"),
+        ({"energy_breakdown": True}, "energy_breakdown is Merak's and does nothing: leave it out"),
+        ({"stages": "2"}, "stages = '2' is not a whole number: give 4"),
+        ({"stages": 2.0}, "stages = 2.0 is not a whole number: give 4"),
+        ({"lr": "fast"}, "lr = 'fast' is not a number: give 2.5"),
+        ({"dry_run": True}, "setting = 'dry_run' is unknown"),
+        ({"tiles": 2.5}, "tiles = 2.5 is not text: give a word"),
+        ({"verbose": 1}, "verbose = 1 is not true or false: give true"),
+        ({"lr": None}, "lr = None is not a number: give 2.5"),
+        ({"data": None}, "data = None is not text: give a word"),
+    ],
+)
+def test_settings_of_unknown_names_and_wrong_types(said: dict[str, Any], answer: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Settings.of(**said)
+    assert str(caught.value).startswith(answer) and "\n" not in str(caught.value)
+
+
+def test_settings_by_keyword() -> None:
+    settings = Settings.of(model="resnet-v1-20", stages=2, tiles=(2, 2), image_size=64, balance=[3, 4], lr=1)
+    assert (settings.plan.tiles, settings.plan.image_size, settings.plan.balance) == ("2x2", "64", "3,4")
+    assert (settings.optimizer.lr, settings.model.name) == (1, "resnet-v1-20")
+    assert settings.said == {"model", "stages", "tiles", "image_size", "balance", "lr"}
+    assert settings.saying({"lr": 0.1}).said == settings.said
+    assert settings.but(seed=3).said == settings.said, "of what is only changed nobody said anything"
+
+
+def test_a_file_repeats_settings(tmp_path: Path) -> None:
+    settings = Settings.of(
+        model="small-cnn", lr=0.5, stages=2, tiles="2x2", run_dir="here", steps=3, mean="0.5,0.5,0.5"
+    )
+    (tmp_path / "run.toml").write_text(settings.to_toml())
+    again = Settings.load(tmp_path / "run.toml")
+    assert again == settings.but(run_dir=None), "which run it is stands in no file"
+    assert "[optimizer]" in settings.to_toml() and "run_dir" not in settings.to_toml()
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("[plan\n", "is not valid TOML"),
+        ("[plans]\nstages = 2\n", "table = 'plans' is unknown: did you mean 'plan'?"),
+        ("[plan]\nstage = 2\n", "plan key = 'stage' is unknown: did you mean 'stages'?"),
+        ("[run]\nstages = 2\n", "stages stands in [run]: it belongs in [plan]"),
+        ("plan = 2\n", "plan = 2 is not a table: write [plan] above its keys"),
+        ("stages = 2\n", "table = 'stages' is unknown"),
+        ('[plan]\nstages = "two"\n', "stages = 'two' is not a whole number: give 4"),
+        ("[run]\nsteps = 0\n", "steps = 0 is below 1"),
+        ("[run]\nsteps = 2\nepochs = 3\n", "epochs = 3 and steps = 2 both say when to end"),
+        ('[plan]\nschedule = "1f2b"\n', "did you mean '1f1b'?"),
+    ],
+)
+def test_a_file_with_a_mistake(text: str, answer: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError) as caught:
+        Settings.load(path)
+    said = str(caught.value)
+    assert said.startswith(str(path)) and answer in said and "\n" not in said
+
+
 def test_options_of_the_model() -> None:
     settings = Settings.of(num_filters=16, heads=2, model_options="base_width=8,norm=group,dropout=0.5,tied=false")
     assert settings.options_of_model == {
@@ -64,5 +130,3 @@ def test_options_of_the_model() -> None:
 def test_settings_load_without_torch() -> None:
     code = "import sys, halocline.train.settings, halocline.cli.train; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from halocline.plan.flags.fields import setting
-from halocline.plan.grid import tile_grid
+from halocline.plan.grid import grids_of
 from halocline.plan.partition import partition, whole_numbers
 from halocline.plan.plan import MIRRORED, SCHEDULES, Plan
 from halocline.plan.require import require_choice, require_degree
@@ -113,20 +113,9 @@ class PlanSettings:
         return sizes if len(sizes) == 2 else (sizes[0], sizes[0])
 
     @property
-    def grids(self) -> list[tuple[int, ...]]:
+    def grids(self) -> tuple[tuple[int, ...], ...]:
         """The grid of each tiled stage."""
-        if self.tiles is None:
-            return []
-        found: list[tuple[int, ...]] = []
-        for word in self.tiles.split(","):
-            counts = word.strip().lower().split("x")
-            if not all(count.removeprefix("-").isdecimal() for count in counts):
-                raise ValueError(f"tiles = {self.tiles!r} is no list of grids: {word!r} should be one, e.g. 2x2 or 4")
-            numbers = tuple(map(int, counts))
-            for number in numbers:
-                require_degree("tiles", number)
-            found.append(numbers if len(numbers) > 1 else tile_grid(numbers[0]))
-        return found
+        return () if self.tiles is None else grids_of(self.tiles)
 
     @property
     def listed(self) -> tuple[int, ...] | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from halocline.plan.flags.dialects import DIALECTS
 from halocline.plan.flags.fields import changed, flat, setting, settings_of
 from halocline.plan.flags.reader import TRUTH
 from halocline.plan.require import require_choice, require_degree
@@ -271,6 +272,11 @@ class Settings:
     @classmethod
     def of(cls, **said: Any) -> Settings:
         """Settings by flag: those that are said, and the defaults of the others."""
+        for program, table in DIALECTS.items():
+            for flag in table:
+                if flag.name in said:
+                    fix = f": say {flag.native}" if flag.native else " and does nothing: leave it out"
+                    raise ValueError(f"{flag.name} is {program}'s{fix}")
         return cls().saying(said)
 
     def saying(self, said: Mapping[str, Any]) -> Settings:

@@ -72,7 +72,7 @@ def changed(base: T, values: Mapping[str, Any]) -> T:
         if len(one.path) > 1:
             inner.setdefault(one.path[0], {})[flag] = value
         else:
-            own[one.path[0]] = converted(flag, one.kind, value, one.join)
+            own[one.path[0]] = converted(one, value)
     groups = {group: changed(getattr(base, group), theirs) for group, theirs in inner.items()}
     return dataclasses.replace(base, **own, **groups)  # type: ignore[type-var]
 
@@ -88,14 +88,14 @@ def flat(tree: Any) -> dict[str, Any]:
     return found
 
 
-def converted(flag: str, kind: type, value: Any, join: str = ",") -> Any:
-    """A value given by keyword, as the command line would have said it."""
-    if kind is str and isinstance(value, (list, tuple)):
-        value = join.join(map(str, value))
-    elif kind is str and isinstance(value, int) and not isinstance(value, bool):
+def converted(one: Setting, value: Any) -> Any:
+    """A value given by keyword, as the command line would have said it. None is one where it is the default."""
+    if one.kind is str and isinstance(value, (list, tuple)):
+        value = one.join.join(map(str, value))
+    elif one.kind is str and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    if value is not None:
-        require_type(flag, value, kind, EXAMPLES[kind])
+    if value is not None or one.default is not None:
+        require_type(one.flag, value, one.kind, EXAMPLES[one.kind])
     return value
 
 

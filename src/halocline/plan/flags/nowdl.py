@@ -6,10 +6,11 @@ Flags that now-dl shares with Halocline by name (`--batch-size`, `--image-size`,
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from halocline.plan.flags.said import Foreign, Said
-from halocline.plan.grid import SLICE_METHODS, tile_grid
+from halocline.plan.grid import SLICE_METHODS, grids_of, tile_grid
 from halocline.plan.partition import whole_numbers
 from halocline.plan.require import require_choice, require_degree
 
@@ -80,6 +81,9 @@ def _tiles(said: Said, flags: dict[str, Any]) -> None:
     """The grids of the spatial stages, which come first."""
     method, parts, size = flags.get("slice_method", "square"), flags.get("num_spatial_parts"), flags.get("spatial_size")
     require_choice("slice_method", method, SLICE_METHODS)
+    known = said.words.get("tiles")
+    if parts is None and size is None and known is not None and "slice_method" in flags:
+        parts, size = ",".join(str(prod(grid)) for grid in grids_of(known)), len(grids_of(known))
     if parts is None and size in (None, 0):
         return
     size = 1 if size is None else size
@@ -105,8 +109,10 @@ def _tiles(said: Said, flags: dict[str, Any]) -> None:
         )
     for count in counts:
         require_degree("num_spatial_parts", count)
-    grids = [tile_grid(count, method) for count in counts]
-    said.say("tiles", ",".join("x".join(map(str, grid)) for grid in grids), "num_spatial_parts")
+    grids = tuple(tile_grid(count, method) for count in counts)
+    if known is None or grids_of(known) != grids:
+        name = next(name for name in ("num_spatial_parts", "spatial_size", "slice_method") if name in flags)
+        said.say("tiles", ",".join("x".join(map(str, grid)) for grid in grids), f"{name} = {flags[name]}, so tiles")
 
 
 def _microbatches(said: Said, flags: dict[str, Any]) -> None:

@@ -64,8 +64,13 @@ def name_of(flag: str, known: Iterable[str]) -> str:
     names = {_plain(name): name for name in known}
     if _plain(flag) in names:
         return names[_plain(flag)]
-    near = names[difflib.get_close_matches(_plain(flag), names, n=1, cutoff=0.0)[0]]
+    near = _nearest(flag, known)
     raise ValueError(f"{flag} is not a flag: did you mean {spelled(near) if flag.startswith('-') else near}?")
+
+
+def _nearest(flag: str, known: Iterable[str]) -> str:
+    names = {_plain(name): name for name in known}
+    return names[difflib.get_close_matches(_plain(flag), names, n=1, cutoff=0.0)[0]]
 
 
 def _plain(name: str) -> str:
@@ -82,6 +87,8 @@ def _one_spelling(kinds: Mapping[str, type], words: list[str], short: Mapping[st
         if flag in short:
             flag = spelled(short[flag])
         if not flag.startswith("--"):
+            if flag[:1] == "-" and flag[1:2].isalpha():
+                raise ValueError(f"{flag} is not a flag: did you mean {spelled(_nearest(flag, kinds))}?")
             found.append(word)
             continue
         off = switches.get(_plain(flag).removeprefix("no_")) if _plain(flag) not in map(_plain, kinds) else None
