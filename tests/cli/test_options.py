@@ -82,6 +82,21 @@ def test_a_plan_named_in_a_run_file_lies_beside_it(tmp_path: Path) -> None:
     assert train(str(tmp_path / "run.toml")).plan.file == str(tmp_path / "plan.toml")
 
 
+def test_a_plan_beside_a_file_that_is_written_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").mkdir()
+    assert main("train small-cnn --plan plans/a.toml --write kept/run.toml".split()) == 0
+    file = train("kept/run.toml").plan.file
+    assert file is not None and (tmp_path / file).resolve() == tmp_path / "plans" / "a.toml"
+    assert main("train small-cnn --plan auto --write kept/auto.toml".split()) == 0
+    assert train("kept/auto.toml").plan.file == "auto"
+
+
+def test_a_file_that_is_written_is_told_from_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("train small-cnn --write run.txt".split()) == 2
+    assert "--write run.txt does not end in .toml, by which a file is told from MODEL" in capsys.readouterr().err
+
+
 def test_flags_of_things_that_a_verb_does_not_ask_about_are_passed_over_if_they_are_another_programs() -> None:
     words = "--split-size 2 --num-workers 4 --app 1 --datapath x --perseus_url http://a:1 --energy_breakdown"
     assert read_options(Verify, ["small-cnn", *words.split()], ("model",)).plan.stages == 2

@@ -97,7 +97,12 @@ def test_a_file_repeats_settings(tmp_path: Path) -> None:
         ("[plan]\nstage = 2\n", "plan key = 'stage' is unknown: did you mean 'stages'?"),
         ("[run]\nstages = 2\n", "stages stands in [run]: it belongs in [plan]"),
         ("plan = 2\n", "plan = 2 is not a table: write [plan] above its keys"),
-        ("stages = 2\n", "table = 'stages' is unknown"),
+        ("stages = 2\n", "is a plan, which names no model: write halocline train MODEL --plan "),
+        ("steps = 2\n", "table = 'steps' is unknown: one of model, data, plan, optimizer, energy, run"),
+        (
+            '[data]\ndata = "cifar10:"\n',
+            "data = 'cifar10:' names no folder: write DIR, cifar10:DIR, synthetic or lesions",
+        ),
         ('[plan]\nstages = "two"\n', "stages = 'two' is not a whole number: give 4"),
         ("[run]\nsteps = 0\n", "steps = 0 is below 1"),
         ("[run]\nsteps = 2\nepochs = 3\n", "epochs = 3 and steps = 2 both say when to end"),

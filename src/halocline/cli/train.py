@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from halocline.plan.settings import AUTO
 from halocline.train.settings import Settings
 
 
@@ -19,15 +21,13 @@ class Options:
     dry_run: bool = False
     """Start nothing: say what the run would be, with its plan proved and its time and memory predicted."""
     write: str | None = None
-    """Start nothing: write the settings to this file, which halocline train FILE reads."""
+    """Start nothing: write the settings to this file (.toml), which halocline train FILE reads."""
 
 
 def run(options: Options) -> int:
     settings = options.settings
     if options.write is not None:
-        Path(options.write).write_text(settings.to_toml(), encoding="utf-8")
-        print(f"wrote {options.write}")
-        return 0
+        return _write(settings, options.write)
     if settings.model.name is None and settings.run.resume is None and settings.model.from_hf is None:
         raise ValueError(
             "no model to train: write halocline train MODEL, e.g. resnet-v1-20 or package.module:callable; "
@@ -48,3 +48,16 @@ def run(options: Options) -> int:
     else:
         from halocline.train.start import start
     return start(settings)
+
+
+def _write(settings: Settings, name: str) -> int:
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise ValueError(f"--write {name} does not end in .toml, by which a file is told from MODEL: use {name}.toml")
+    if settings.plan.file not in (None, AUTO):
+        settings = settings.but(
+            plan=os.path.relpath(settings.plan.file, path.parent)
+        )  # a file names it from where it lies
+    path.write_text(settings.to_toml(), encoding="utf-8")
+    print(f"wrote {name}")
+    return 0

@@ -21,7 +21,7 @@ from halocline.plan.flags.dialects import DIALECTS
 from halocline.plan.flags.fields import changed, flat, setting, settings_of
 from halocline.plan.flags.reader import TRUTH
 from halocline.plan.require import require_choice, require_degree
-from halocline.plan.settings import PlanSettings
+from halocline.plan.settings import AUTO, PlanSettings
 from halocline.plan.toml import value_text
 
 if sys.version_info >= (3, 11):
@@ -116,6 +116,8 @@ class DataSettings:
     """Text: a tokenizer file of Hugging Face's tokenizers (left out: bytes)."""
 
     def __post_init__(self) -> None:
+        if self.source in ("", CIFAR):
+            raise ValueError(f"data = {self.source!r} names no folder: write DIR, {CIFAR}DIR, {SYNTHETIC} or {LESIONS}")
         require_choice("bad_files", self.bad_files, ("stop", "skip"))
         if self.objective is not None:
             require_choice("objective", self.objective, OBJECTIVES)
@@ -303,10 +305,12 @@ class Settings:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not valid TOML: {error}: write one key = value per line") from error
+        if "stages" in data:
+            raise ValueError(f"{path} is a plan, which names no model: write halocline train MODEL --plan {path}")
         known = settings_of(cls)
         said: dict[str, Any] = {}
         for group, table in data.items():
-            require_choice(f"{path}: table", group, {one.group for one in known.values()})
+            require_choice(f"{path}: table", group, dict.fromkeys(one.group for one in known.values()))
             if not isinstance(table, dict):
                 raise ValueError(f"{path}: {group} = {table!r} is not a table: write [{group}] above its keys")
             for key in table:
@@ -314,7 +318,7 @@ class Settings:
                 if known[key].group != group:
                     raise ValueError(f"{path}: {key} stands in [{group}]: it belongs in [{known[key].group}]")
             said |= table
-        if said.get("plan") is not None:
+        if said.get("plan") not in (None, AUTO):
             said["plan"] = str(Path(path).parent / said["plan"])  # beside the file, unless it is an absolute path
         try:
             return cls.of(**said)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from halocline.plan.flags.reader import spelled
 from halocline.plan.require import require_degree
 
 WHAT = {
@@ -46,7 +47,7 @@ class Said:
         if flag in self.words and self.words[flag] != value:
             other = self.names.get(flag, flag)
             raise ValueError(
-                f"{other} = {self.words[flag]} and {name} = {value} both say {WHAT.get(flag, f'what --{flag} is')}: "
+                f"{other} = {self.words[flag]} and {name} = {value} both say {WHAT.get(flag, f'what {spelled(flag)} is')}: "
                 f"give one of them, or make them equal"
             )
         self.words[flag] = value
