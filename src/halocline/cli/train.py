@@ -55,9 +55,7 @@ def _write(settings: Settings, name: str) -> int:
     if path.suffix != ".toml":
         raise ValueError(f"--write {name} does not end in .toml, by which a file is told from MODEL: use {name}.toml")
     if settings.plan.file not in (None, AUTO):
-        settings = settings.but(
-            plan=os.path.relpath(settings.plan.file, path.parent)
-        )  # a file names it from where it lies
+        settings = settings.but(plan=os.path.relpath(settings.plan.file, path.parent))  # named from where the file lies
     path.write_text(settings.to_toml(), encoding="utf-8")
     print(f"wrote {name}")
     return 0

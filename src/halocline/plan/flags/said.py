@@ -45,11 +45,9 @@ class Said:
     def say(self, flag: str, value: Any, name: str) -> None:
         """`name` says that `flag` is `value`."""
         if flag in self.words and self.words[flag] != value:
-            other = self.names.get(flag, flag)
-            raise ValueError(
-                f"{other} = {self.words[flag]} and {name} = {value} both say {WHAT.get(flag, f'what {spelled(flag)} is')}: "
-                f"give one of them, or make them equal"
-            )
+            both = f"{self.names.get(flag, flag)} = {self.words[flag]} and {name} = {value}"
+            what = WHAT.get(flag, f"what {spelled(flag)} is")
+            raise ValueError(f"{both} both say {what}: give one of them, or make them equal")
         self.words[flag] = value
         self.names.setdefault(flag, name)
 
