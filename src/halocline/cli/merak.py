@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from halocline.cli import one_line
 from halocline.cli.dry_run import arithmetic, dry_run
 from halocline.cli.options import help_parser, read_options
 from halocline.models.zoo import find
@@ -67,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return run(read_options(Options, words, POSITIONAL, defaults=DEFAULTS))
     except (ValueError, OSError) as error:
-        print(f"run.sh: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"run.sh: error: {one_line(error)}", file=sys.stderr)
         return 2
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from halocline.cli.drawing import table_of
 from halocline.models.zoo import ZOO, find
 from halocline.plan.flags.fields import flat
 from halocline.train.settings import ModelSettings, Settings
@@ -103,7 +104,7 @@ def _facts(row: _Row, layers: bool) -> dict[str, Any]:
 
 
 def _draw_table(rows: Sequence[_Row]) -> None:
-    table, console = _table("model", "layers", "parameters", "activations", "of")
+    console, table = table_of("model", "layers", "parameters", "activations", "of", left=("model", "of"), wrap=False)
     for row in rows:
         count = row.count
         table.add_row(
@@ -124,7 +125,7 @@ def _draw_table(rows: Sequence[_Row]) -> None:
 
 
 def _draw_layers(row: _Row) -> None:
-    table, console = _table("layer", "parameters", "activations")
+    console, table = table_of("layer", "parameters", "activations", left=("layer",), wrap=False)
     for layer in row.count.layers:
         table.add_row(layer.name, f"{layer.parameters:,}", _bytes(layer.activation_bytes))
     console.print(table)
@@ -143,17 +144,6 @@ def _draw_note(row: _Row, console: Any) -> None:
     note = find(row.model.name).note
     if note:
         console.print(f"{row.model.name}: {note}", soft_wrap=True)
-
-
-def _table(*names: str) -> tuple[Any, Any]:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(names):
-        table.add_column(name, justify="right" if 0 < number < 4 else "left", no_wrap=True)
-    return table, Console(highlight=False)
 
 
 def _sample(row: _Row) -> str:

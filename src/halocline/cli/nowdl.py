@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from halocline.cli import one_line
 from halocline.cli.options import help_parser, read_options
 from halocline.train.progress import Silent, Standing
 from halocline.train.settings import Settings
@@ -46,7 +47,7 @@ def main(model: str, *, spatial: bool = False, gems: bool = False, words: Sequen
         if settings is not None:
             sys.exit(_start(settings))
     except (ValueError, OSError) as error:
-        print(f"{sys.argv[0]}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{sys.argv[0]}: error: {one_line(error)}", file=sys.stderr)
         sys.exit(2)
 
 

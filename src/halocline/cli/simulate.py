@@ -6,8 +6,8 @@ import json
 import math
 import sys
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
+from halocline.cli.drawing import write_picture, write_trace
 from halocline.plan.plan import Plan
 from halocline.plan.require import require_degree
 from halocline.plan.settings import PlanSettings
@@ -75,7 +75,8 @@ def run(options: Options) -> int:
     schedule = _scheduled(plan, costs)
     drawn = not options.json or options.trace is not None or options.svg is not None
     result = simulate(schedule, costs, events=drawn)
-    written = _write(options, schedule, result)
+    written = write_trace(options.trace, result.events)
+    written += write_picture(options.svg, result.events, _title(plan), _note(schedule, result))
     if options.json:
         print(json.dumps(_summary(schedule, result)))
         return 0
@@ -158,22 +159,6 @@ def _scheduled(plan: Plan, costs: Costs) -> Schedule:
         forward=[row.forward for row in rows],
         backward=[row.backward + (row.recompute if s.recompute else 0) for row, s in zip(rows, plan.stages)],
     )
-
-
-def _write(options: Options, schedule: Schedule, result: Simulation) -> list[str]:
-    written = []
-    if options.trace is not None:
-        from halocline.simulation.trace import chrome_trace
-
-        Path(options.trace).write_text(json.dumps(chrome_trace(result.events)), encoding="utf-8")
-        written.append(options.trace)
-    if options.svg is not None:
-        from halocline.simulation.svg import draw_svg
-
-        picture = draw_svg(result.events, title=_title(schedule.plan), note=_note(schedule, result))
-        Path(options.svg).write_text(picture, encoding="utf-8")
-        written.append(options.svg)
-    return written
 
 
 def _summary(schedule: Schedule, result: Simulation) -> dict[str, object]:
