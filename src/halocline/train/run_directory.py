@@ -23,7 +23,7 @@ from halocline.train.settings import LATEST, NOT_REPEATED, SHAPE, Settings
 
 RUNS = Path("runs")
 OLD = "config.json"
-"""What a run of Halocline before 0.1 kept in place of run.toml."""
+"""What an older Halocline kept in place of run.toml."""
 
 
 @dataclass(frozen=True)
