@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from halocline.cli.drawing import write_picture, write_trace
+from halocline.plan.flags.reader import spelled
 from halocline.plan.plan import Plan
 from halocline.plan.require import require_degree
 from halocline.plan.settings import PlanSettings
@@ -123,19 +125,11 @@ def _require_work(stages: int, microbatches: int) -> None:
 
 
 def _costs(options: CostOptions) -> Costs:
-    return Costs(
-        forward=_amount("forward", options.forward),
-        backward=_amount("backward", options.backward),
-        weight=None if options.weight is None else _amount("weight", options.weight),
-        recompute=None if options.recompute_time is None else _amount("recompute-time", options.recompute_time),
-        reduce=_amount("reduce", options.reduce),
-        step=options.step,
-        latency=options.latency,
-        bandwidth=math.inf if options.bandwidth is None else options.bandwidth,
-        activation_bytes=_amount("activation-bytes", options.activation_bytes),
-        boundary_bytes=_amount("boundary-bytes", options.boundary_bytes),
-        weight_bytes=_amount("weight-bytes", options.weight_bytes),
-    )
+    given: dict[str, Any] = asdict(options)
+    given = {name: _amount(name, value) if isinstance(value, str) else value for name, value in given.items()}
+    given["recompute"] = given.pop("recompute_time")
+    given["bandwidth"] = math.inf if options.bandwidth is None else options.bandwidth
+    return Costs(**given)
 
 
 def _amount(name: str, text: str) -> Amount:
@@ -144,8 +138,9 @@ def _amount(name: str, text: str) -> Amount:
         try:
             numbers.append(float(word))
         except ValueError:
+            flag = spelled(name)
             raise ValueError(
-                f"--{name} = {text!r}: {word!r} is not a number: write --{name} 1, or one number per stage as 1,1,2,1"
+                f"{flag} = {text!r}: {word!r} is not a number: write {flag} 1, or one number per stage as 1,1,2,1"
             ) from None
     return tuple(numbers) if len(numbers) > 1 else numbers[0]
 

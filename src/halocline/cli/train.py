@@ -40,12 +40,8 @@ def run(options: Options) -> int:
 
     from rich.console import Console
 
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with console.status("loading"):
-            # torch takes seconds to load: wrong options have been answered by now, and something moves.
-            from halocline.train.start import start
-    else:
+    with Console(stderr=True).status("loading"):
+        # torch takes seconds to load: wrong options have been answered by now, and something moves.
         from halocline.train.start import start
     return start(settings)
 

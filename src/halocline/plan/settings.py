@@ -77,16 +77,7 @@ class PlanSettings:
     """Let tensor ranks share the tokens between the matrices they share."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "stages",
-            "lanes",
-            "tensor",
-            "replicas",
-            "microbatches",
-            "batch_size",
-            "microbatch_size",
-            "layers",
-        ):
+        for name in "stages lanes tensor replicas microbatches batch_size microbatch_size layers".split():
             if getattr(self, name) is not None:
                 require_degree(name, getattr(self, name))
         require_degree("accumulate", self.accumulate)

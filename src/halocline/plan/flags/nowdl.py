@@ -29,7 +29,7 @@ FLAGS = (
     Foreign("halo_D2", bool, "fused", "Exchange one wide halo for --fused-layers blocks."),
     Foreign("fused_layers", int, "fused", "With --halo-D2: blocks that share one halo exchange."),
     Foreign("num_epochs", int, "epochs", "Number of epochs."),
-    Foreign("num_workers", int, "workers", "Processes that load data, per rank."),
+    Foreign("num_workers", int, "workers", "Processes that load data, per rank.", least=0),
     Foreign("app", int, "data", "1: --data DATAPATH, 2: --data cifar10:DATAPATH, 3: --data synthetic."),
     Foreign("datapath", str, "data", "Where the data of --app 1 and 2 lies."),
     Foreign("lesions", bool, "data", "As --data lesions."),
@@ -41,17 +41,10 @@ DATA = {1: "{}", 2: "cifar10:{}", 3: "synthetic"}
 def translate(said: Said) -> None:
     """Say it in Halocline's own words."""
     flags = said.foreign
-    for name in ("fused_layers", "num_epochs"):
-        if name in flags:
-            require_degree(name, flags[name])
-    said.degree("split_size")
-    said.degree("local_DP")
-    if "num_workers" in flags:
-        if flags["num_workers"] < 0:
-            raise ValueError(f"num_workers = {flags['num_workers']} is below 0: use 0 for none")
-        said.say("workers", flags["num_workers"], "num_workers")
+    said.same("split_size", "local_DP", "num_workers")
     if "steps" not in said.words:  # which says when to end more closely
         said.same("num_epochs")
+    require_degree("fused_layers", flags.get("fused_layers", 1))
     if flags.get("halo_D2"):
         said.say("fused", flags.get("fused_layers", 1), "fused_layers")
     if (

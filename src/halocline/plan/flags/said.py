@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from halocline.plan.flags.reader import spelled
-from halocline.plan.require import require_degree
 
 WHAT = {
     "stages": "the number of stages",
@@ -28,6 +27,8 @@ class Foreign(NamedTuple):
     native: str
     """The flag that it is here; empty for one that does nothing."""
     help: str
+    least: int = 1
+    """Of a whole number."""
 
 
 @dataclass
@@ -51,16 +52,15 @@ class Said:
         self.words[flag] = value
         self.names.setdefault(flag, name)
 
-    def same(self, name: str) -> None:
-        """A flag that is one of ours under another name."""
-        if name in self.foreign:
-            self.say(self.table[name].native, self.foreign[name], name)
-
-    def degree(self, name: str) -> None:
-        """The same for a degree or count, which is at least 1."""
-        if name in self.foreign:
-            require_degree(name, self.foreign[name])
-            self.same(name)
+    def same(self, *names: str) -> None:
+        """Flags that are ours under another name."""
+        for name in names:
+            if name in self.foreign:
+                flag, value = self.table[name], self.foreign[name]
+                if flag.kind is int and value < flag.least:
+                    fix = "1 or more" if flag.least else "0 for none"
+                    raise ValueError(f"{name} = {value} is below {flag.least}: use {fix}")
+                self.say(flag.native, value, name)
 
 
 def by_name(*tables: Iterable[Foreign]) -> dict[str, Foreign]:
