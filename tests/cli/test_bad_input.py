@@ -94,7 +94,7 @@ CASES = [
     ("plan show --partition_method custom:0,5,3,9 --pp 3", ["5", "3"]),
     ("plan show --slice-method diagonal", ["'diagonal'", "square"]),
     ("plan show --split-size 2 --pp 4", ["2", "4"]),
-    ("plan show --plan {tmp}/plan.toml --split-size 4", ["--split-size 4", "leave out"]),
+    ("plan show --plan {tmp}/plan.toml --split-size 4", ["--stages 4", "stages = 2", "leave out"]),
     ("plan show --plan {tmp}/image.toml --image-size 32", ["32", "64"]),
     ("plan show --pp 2 --out {tmp}", ["{tmp}", "is a directory"]),
 ]

@@ -56,7 +56,7 @@ def test_answers_in_half_a_second(line: str) -> None:
 
 def test_no_verb_here_loads_torch() -> None:
     loaded = "import sys; from halocline.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
-    for line in ("plan show --pp 4", "schedule show", "simulate", "--help"):
+    for line in ("plan show --pp 4", "schedule show", "simulate", "--help", "train --help", "verify --help all"):
         done = subprocess.run([sys.executable, "-c", loaded, *line.split()], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
 

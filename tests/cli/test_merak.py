@@ -7,13 +7,13 @@ import time
 from typing import Any
 
 import pytest
-from halocline.plan.words import read_words
-from halocline.train.config import Config
 
 from halocline.cli import merak
+from halocline.cli.options import read_options
 from halocline.plan.plan import Plan
 from halocline.schedule.generate import generate
 from halocline.train.planning import model_of, plan_of
+from halocline.train.settings import Settings
 
 FOUR = [
     "bert-huge-uncased 8 32 --partition_method custom:0,8,14,20,26 --num_prof_steps 30",
@@ -31,26 +31,22 @@ EIGHT = [
 ]
 
 
-def read(text: str) -> merak.Options:
-    return read_words(merak.Options, text.split(), positional=merak.POSITIONAL, short={})
-
-
-def settings(text: str) -> Config:
-    return merak.settings(read(text))
+def settings(text: str) -> Settings:
+    return merak.settings_of(read_options(merak.Options, text.split(), merak.POSITIONAL, defaults=merak.DEFAULTS))
 
 
 @pytest.mark.parametrize("command", [*FOUR, *EIGHT])
 def test_a_command_of_the_paper_is_a_plan(command: str) -> None:
-    config = settings(command)
-    plan = plan_of(config, model_of(config))
+    said = settings(command)
+    plan = plan_of(said, model_of(said))
     _, size, count, _, method, *_ = command.split()
     assert len(plan.stages) == plan.world_size == (8 if "--pp 8" in command else 4)
     assert (plan.microbatches, plan.batch) == (int(count), int(size) * int(count))
     if method.startswith("custom:"):
         bounds = [int(number) for number in method.removeprefix("custom:").split(",")]
         assert [0, *(stage.layers[1] for stage in plan.stages)] == bounds
-    assert config.steps == 5 + int(command.split("--num_prof_steps ")[1].split()[0])
-    assert (plan.schedule, config.optimizer, config.save_every) == ("1f1b", "adamw", 0)
+    assert said.run.steps == 5 + int(command.split("--num_prof_steps ")[1].split()[0])
+    assert (plan.schedule, said.optimizer.name, said.run.save_every) == ("1f1b", "adamw", 0)
 
 
 @pytest.mark.parametrize("command", [FOUR[2], EIGHT[4]])
@@ -103,16 +99,16 @@ def test_a_dry_run_of_a_model_that_cannot_be_run_without_data(
     ],
 )
 def test_merak_schedules(flags: str, schedule: str, recompute: list[bool]) -> None:
-    config = settings(f"gpt3-small 1 4 {flags}")
-    plan = plan_of(config, model_of(config))
+    said = settings(f"gpt3-small 1 4 {flags}")
+    plan = plan_of(said, model_of(said))
     assert plan.schedule == schedule
     assert [stage.recompute for stage in plan.stages] == recompute
 
 
 @pytest.mark.parametrize("method", ["uniform", "uniform_floor", "uniform_transformer", "parameters", "autopipe"])
 def test_partition_methods(method: str) -> None:
-    config = settings(f"gpt3-small 1 4 --partition_method {method} --hidden 64 --heads 4 --vocab 4096 --seq 16")
-    sizes = [b - a for a, b in (stage.layers for stage in plan_of(config, model_of(config)).stages)]
+    said = settings(f"gpt3-small 1 4 --partition_method {method} --hidden 64 --heads 4 --vocab 4096 --seq 16")
+    sizes = [b - a for a, b in (stage.layers for stage in plan_of(said, model_of(said)).stages)]
     expected = {
         "uniform": [4, 4, 4, 3],
         "uniform_floor": [3, 4, 4, 4],
@@ -124,37 +120,37 @@ def test_partition_methods(method: str) -> None:
 
 
 def test_the_degrees_and_what_is_left_out() -> None:
-    config = settings("gpt3-small 1 4 --pp 2 --dp 2 --tp 2")
-    assert plan_of(config, model_of(config)).world_size == 8
+    said = settings("gpt3-small 1 4 --pp 2 --dp 2 --tp 2")
+    assert plan_of(said, model_of(said)).world_size == 8
     listed = settings("gpt3-small 1 4 --partition_method custom:0,5,15")
     assert len(plan_of(listed, model_of(listed)).stages) == 2, "a list says how many stages there are"
     text = settings("gpt3-small 1 4 --app 1 --datapath somewhere")
-    assert (text.steps, text.save_every, text.evaluation_fraction) == (None, None, 0.1)
-    assert settings("gpt3-small 1 4 --app 1 --evaluation_fraction 0").evaluation_fraction == 0
-    assert settings("gpt3-small 1 4 --evaluation_fraction 0.1").evaluation_fraction == 0.1
-    assert settings("gpt3-small 1 4").evaluation_fraction == 0
-    assert settings("gpt3-small 1 4 --train_schedule instruction_profiler").steps == merak.FOREVER
-    assert settings("gpt3-small 1 4 --sweep --steps 7").steps == 7
+    assert (text.run.steps, text.run.save_every, text.data.evaluation_fraction) == (None, None, 0.1)
+    assert settings("gpt3-small 1 4 --app 1 --evaluation_fraction 0").data.evaluation_fraction == 0
+    assert settings("gpt3-small 1 4 --evaluation_fraction 0.1").data.evaluation_fraction == 0.1
+    assert settings("gpt3-small 1 4").data.evaluation_fraction == 0
+    assert settings("gpt3-small 1 4 --train_schedule instruction_profiler").run.steps == merak.FOREVER
+    assert settings("gpt3-small 1 4 --sweep --steps 7").run.steps == 7
 
 
 @pytest.mark.parametrize("model", ["gpt3-xl", "bert-huge-uncased", "t5-3b", "bloom-3b", "wide-resnet101_8"])
 def test_one_set_of_flags_shrinks_any_model(model: str) -> None:
-    config = settings(f"{model} 1 4 --layers 4 --hidden 32 --heads 4 --vocab 100 --seq 16")
-    made = model_of(config)
-    plan = plan_of(config, made)
+    said = settings(f"{model} 1 4 --layers 4 --hidden 32 --heads 4 --vocab 100 --seq 16")
+    made = model_of(said)
+    plan = plan_of(said, made)
     assert made.classes == 100
     assert len(made.layers) == {"gpt3-xl": 7, "bert-huge-uncased": 6, "t5-3b": 14, "bloom-3b": 6}.get(model, 5)
     if model.startswith("wide"):
         assert plan.image == (16, 16)
-        assert config.options_of_model["base_width"] == 32 // 8, "the blocks of the widest are 32 wide inside"
+        assert said.options_of_model["base_width"] == 32 // 8, "the blocks of the widest are 32 wide inside"
     else:
         assert made.sequence == 16
 
 
 def test_sizes_in_other_words() -> None:
-    config = settings("amoebanet-d 1 4 --layers 6 --hidden 48 --model_options num_classes=7")
-    assert config.options_of_model == {"num_layers": 6, "num_filters": 48, "num_classes": 7}
-    assert settings("wide-resnet50_2 1 4 --image_size 64 --seq 32").image_size == "64"
+    said = settings("amoebanet-d 1 4 --layers 6 --hidden 48 --model_options num_classes=7")
+    assert said.options_of_model == {"num_layers": 6, "num_filters": 48, "num_classes": 7}
+    assert settings("wide-resnet50_2 1 4 --image_size 64 --seq 32").plan.image_size == "64"
 
 
 @pytest.mark.parametrize(
@@ -200,15 +196,18 @@ def test_mistakes_are_answered_in_one_line(
 def test_a_server_by_its_port(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Named by its port, or listening at the usual one; then the server has the lead, and steps have no end."""
     named = settings("gpt3-small 1 4 --nnodes 2 --master_addr 10.0.0.1 --perseus_port 7790")
-    assert (named.perseus_url, named.steps) == ("http://10.0.0.1:7790", merak.FOREVER)
-    assert settings("gpt3-small 1 4 --nnodes 1 --perseus_url http://a:1 --perseus_port 2").perseus_url == "http://a:1"
+    assert (named.energy.energy_server, named.run.steps) == ("http://10.0.0.1:7790", merak.FOREVER)
+    assert (
+        settings("gpt3-small 1 4 --nnodes 1 --perseus_url http://a:1 --perseus_port 2").energy.energy_server
+        == "http://a:1"
+    )
     with socket.create_server(("localhost", 0)) as server:
         monkeypatch.setattr(merak, "PERSEUS_PORT", server.getsockname()[1])
         found = settings("gpt3-small 1 4 --nnodes 1")
-        assert found.perseus_url == f"http://localhost:{server.getsockname()[1]}"
+        assert found.energy.energy_server == f"http://localhost:{server.getsockname()[1]}"
         assert "has the lead" in capsys.readouterr().err
-        assert settings("gpt3-small 1 4").perseus_url is None, "without run.sh nobody looks for one"
-    assert settings("gpt3-small 1 4 --nnodes 1").perseus_url is None
+        assert settings("gpt3-small 1 4").energy.energy_server is None, "without run.sh nobody looks for one"
+    assert settings("gpt3-small 1 4 --nnodes 1").energy.energy_server is None
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import harness
 from halocline.cli import main
+from halocline.train.settings import Settings
 
 COMMAND = [*harness.COMMAND, "train"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -84,6 +85,29 @@ def test_interrupted_on_two_processes_and_resumed_on_one(tmp_path: Path) -> None
     assert steps(tmp_path / "run") == list(range(1, last + 3))
     assert done.stdout.startswith(f"done: {last + 2} steps, loss ")
     assert f"step-{last + 2:06d}" in done.stdout
+
+
+def test_a_run_is_repeated_by_its_own_file_and_goes_on_with_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--lr 0.1 was dropped where a run goes on, for it is the default."""
+    monkeypatch.chdir(tmp_path)
+
+    def rates_and_losses(run: str) -> list[tuple[float, float]]:
+        return [(entry["lr"], entry["loss"]) for entry in metrics(Path(run)) if entry["kind"] == "step"]
+
+    words = "small-cnn --image-size 16 --batch-size 4 --samples 8 --lr 0.5 --dtype float64 --device cpu --steps 2"
+    assert main(["train", *words.split(), "--run-dir", "a"]) == 0
+    assert main("train a/run.toml --run-dir b".split()) == 0
+    assert rates_and_losses("a") == rates_and_losses("b") and len(rates_and_losses("a")) == 2
+    assert main("train b/run.toml --steps 3 --lr 0.1 --run-dir c".split()) == 0
+    assert [rate for rate, _ in rates_and_losses("c")] == [0.1] * 3
+    assert main("train --resume a --lr 0.1 --steps 3".split()) == 0
+    assert [rate for rate, _ in rates_and_losses("a")] == [0.5, 0.5, 0.1]
+    assert Settings.load("a/run.toml").optimizer.lr == 0.1
+    capsys.readouterr()
+    assert main("train --resume a --schedule gems --microbatches 16".split()) == 2
+    assert "the run took 4 samples a step, which 1 replicas x 16 microbatches cannot share" in capsys.readouterr().err
 
 
 def test_under_torchrun(tmp_path: Path) -> None:

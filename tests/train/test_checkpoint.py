@@ -22,6 +22,7 @@ from halocline.train import checkpoint as checkpoints
 from halocline.train.checkpoint import Checkpoint, complete, newest, prune, restore, restore_weights, save
 from halocline.train.manifest import Damaged, Manifest
 from halocline.train.optimizers import OptimizerMaker
+from halocline.train.settings import OptimizerSettings
 from harness.checks.runs import network, refused, train
 
 ONE = Plan((Stage((0, 8)),), "layer", 2, batch=4).to_toml()
@@ -31,7 +32,14 @@ WORLD = World(0, 1, torch.device("cpu"))
 def engine_of(layers: Any, name: str = "adamw", **options: Any) -> Engine:
     count = len(layers)
     plan = Plan((Stage((0, count)),), "layer", 1)
-    return Engine(plan, layers, loss=nn.functional.mse_loss, optimizer=OptimizerMaker(name), world=WORLD, **options)
+    return Engine(
+        plan,
+        layers,
+        loss=nn.functional.mse_loss,
+        optimizer=OptimizerMaker(OptimizerSettings(name=name)),
+        world=WORLD,
+        **options,
+    )
 
 
 def linear(width: int = 5) -> list[nn.Module]:

@@ -13,14 +13,14 @@ from torch import nn
 from halocline.cli import main
 from halocline.models.model import tie
 from halocline.runtime.layers import one_device
-from halocline.train import Config, Trainer
+from halocline.train import Settings, Trainer
 from halocline.train.checkpoint import complete
 from halocline.train.export import export
 
 
 def trained(directory: Path, **settings: Any) -> Trainer:
     given = {"device": "cpu", "batch_size": 4, "samples": 8, "steps": 2, "run_dir": str(directory), **settings}
-    trainer = Trainer(Config(**given))
+    trainer = Trainer(Settings.of(**given))
     trainer.fit()
     return trainer
 
@@ -58,8 +58,8 @@ def test_hugging_faces_layout_there_and_back(tmp_path: Path) -> None:
     assert main(["export", str(tmp_path / "run"), "--to-hf", str(tmp_path / "after")]) == 0
     for folder in ("during", "after"):
         where = {"from_hf": str(tmp_path / folder), "run_dir": str(tmp_path / f"from {folder}"), "device": "cpu"}
-        config = Config(model="gpt3-small", **where, **small)  # type: ignore[arg-type]
-        other = Trainer(config)
+        settings = Settings.of(model="gpt3-small", **where, **small)  # type: ignore[arg-type]
+        other = Trainer(settings)
         for (name, a), (_, b) in zip(first.engine.named_parameters(), other.engine.named_parameters()):
             assert torch.equal(a, b), name
 
@@ -68,8 +68,8 @@ def test_hugging_faces_layout_of_a_run_that_keeps_no_checkpoints(tmp_path: Path)
     small = {"model": "gpt3-small", "layers": 1, "hidden": 16, "heads": 2, "vocab": 40, "seq": 8}
     folder = str(tmp_path / "weights")
     first = trained(tmp_path / "run", to_hf=folder, save_every=0, **small)
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.json", "metrics.jsonl", "plan.toml"]
-    other = Trainer(Config(from_hf=folder, run_dir=str(tmp_path / "again"), device="cpu", **small))  # type: ignore[arg-type]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["metrics.jsonl", "plan.toml", "run.toml"]
+    other = Trainer(Settings.of(from_hf=folder, run_dir=str(tmp_path / "again"), device="cpu", **small))  # type: ignore[arg-type]
     for (name, a), (_, b) in zip(first.engine.named_parameters(), other.engine.named_parameters()):
         assert torch.equal(a, b), name
 

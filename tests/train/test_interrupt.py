@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from halocline.runtime.processes.world import World
-from halocline.train import Config, Trainer
+from halocline.train import Settings, Trainer
 from halocline.train.checkpoint import complete
 from halocline.train.interrupt import EXIT_CODE, Interrupt
 from halocline.train.metrics import read
@@ -83,14 +83,15 @@ def test_the_step_is_finished_and_saved(tmp_path: Path, monkeypatch: pytest.Monk
             if step == 2:
                 wait_for(lambda: entered[-1].asked)  # the listener is another thread
 
-    config = Config(model="small-cnn", batch_size=4, samples=40, steps=9, run_dir=str(tmp_path / "run"), device="cpu")
+    given = {"model": "small-cnn", "batch_size": 4, "samples": 40, "steps": 9, "device": "cpu"}
+    settings = Settings.of(**given, run_dir=str(tmp_path / "run"))
     monkeypatch.setattr("halocline.train.trainer.Interrupt", Kept)
-    outcome = Trainer(config, observers=[Pressing()]).fit()
+    outcome = Trainer(settings, observers=[Pressing()]).fit()
     assert outcome.interrupted and outcome.step == 3
     assert [p.name for p in complete(tmp_path / "run" / "checkpoints")] == ["step-000003"]
-    again = Trainer(Config(**{**config.to_dict(), "resume": "latest"})).fit()
+    again = Trainer(settings.saying({"resume": "latest"})).fit()
     assert again.step == 9 and not again.interrupted
-    straight = Config(**{**config.to_dict(), "run_dir": str(tmp_path / "straight")})
+    straight = Settings.of(**given, run_dir=str(tmp_path / "straight"))
     Trainer(straight).fit()
     ours, theirs = (
         [(e["step"], e["loss"]) for e in read(tmp_path / name / "metrics.jsonl") if e["kind"] == "step"]

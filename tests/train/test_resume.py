@@ -109,7 +109,7 @@ def test_a_crash_leaves_no_trace_on_the_same_plan(processes: int, tmp_path: Path
     rest, bit by bit."""
     settings: dict[str, Any] = {
         "dtype": "float32",
-        "num_workers": 1,
+        "workers": 1,
         "augment": "flip,rotate,colour=0.2",
         "save_every": 3,
         "eval_every": 2,

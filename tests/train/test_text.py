@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from halocline.plan import Plan, Stage
-from halocline.train import Config, Trainer
+from halocline.train import Settings, Trainer
 from halocline.train.metrics import read
 from harness.checks.runs import losses, train
 from harness.ranks import on_processes
 
 TEXT = "Between fresh and salt water lies the halocline, where density changes within a few metres.\n" * 40
 SIZES = {"layers": 1, "hidden": 32, "heads": 4, "vocab": 300, "seq": 24}
-SETTINGS: dict[str, Any] = {"app": 1, "lr_schedule": "constant", "lr": 0.01, "weight_decay": 0.0, "clip": 1.0, **SIZES}
+SETTINGS: dict[str, Any] = {"lr_schedule": "constant", "lr": 0.01, "weight_decay": 0.0, "clip": 1.0, **SIZES}
 ONE = Plan((Stage((0, 4)),), "layer", 2, batch=8).to_toml()
 PIPE = Plan((Stage((0, 2), tensor=2), Stage((2, 4), tensor=2)), "1f1b", 2, batch=8).to_toml()
 
@@ -30,8 +30,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("model", ["gpt3-small", "bert-base-uncased", "t5-small", "bloom-3b"])
 def test_every_family_learns_text(model: str, text: str, tmp_path: Path) -> None:
-    given = {"model": model, "datapath": text, "batch_size": 8, "steps": 20, "device": "cpu", "optimizer": "adamw"}
-    outcome = Trainer(Config(**{**SETTINGS, **given, "run_dir": str(tmp_path / "run")})).fit()
+    given = {"model": model, "data": text, "batch_size": 8, "steps": 20, "device": "cpu", "optimizer": "adamw"}
+    outcome = Trainer(Settings.of(**{**SETTINGS, **given, "run_dir": str(tmp_path / "run")})).fit()
     first, last = losses(tmp_path / "run")[0][2], losses(tmp_path / "run")[-1][2]
     assert last < 0.75 * first
     assert outcome.scores["perplexity"] > 1
@@ -41,7 +41,7 @@ def test_a_pipe_of_tensor_parallel_stages(text: str, tmp_path: Path) -> None:
     """Two stages of two ranks: as one device; then three steps more from its checkpoint, and from the weights in
     Hugging Face's layout, each as one device does them."""
     transformers = pytest.importorskip("transformers")
-    given = {**SETTINGS, "model": "gpt3-small", "datapath": text}
+    given = {**SETTINGS, "model": "gpt3-small", "data": text}
     runs = {name: str(tmp_path / name) for name in ("pipe", "one", "pipe-on", "one-on", "pipe-hf", "one-hf")}
     folder = str(tmp_path / "folder")
     on_processes(4, train, runs["pipe"], PIPE, **given, steps=4, to_hf=folder)
@@ -72,6 +72,6 @@ def test_a_pipe_of_tensor_parallel_stages(text: str, tmp_path: Path) -> None:
 def test_an_objective_with_other_inputs_than_the_models(model: str, objective: str, tmp_path: Path) -> None:
     """T5 took a batch of two for its two sequences."""
     sizes = {} if model == "small-cnn" else SIZES
-    config = Config(model=model, objective=objective, batch_size=2, steps=1, run_dir=str(tmp_path / "run"), **sizes)
+    given = {"model": model, "objective": objective, "run_dir": str(tmp_path / "run")}
     with pytest.raises(ValueError, match=rf"objective = {objective} and {model} is for .*: leave out --objective"):
-        Trainer(config)
+        Trainer(Settings.of(**given, batch_size=2, steps=1, **sizes))

@@ -16,7 +16,7 @@ from halocline.plan import Plan, Stage
 from halocline.runtime.guards.finite import NotFinite
 from halocline.runtime.layers import one_device
 from halocline.tiling.boxes import Box
-from halocline.train import Config, Trainer
+from halocline.train import Settings, Trainer
 from halocline.train.datasets import open_datasets
 from halocline.train.metrics import read
 from halocline.train.planning import model_of
@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {"model": "small-cnn", "device": "cpu", "batch_size": 4,
 
 
 def run(directory: Path, **settings: Any) -> tuple[Trainer, list[dict[str, Any]]]:
-    trainer = Trainer(Config(**{**SMALL, "run_dir": str(directory), **settings}))
+    trainer = Trainer(Settings.of(**{**SMALL, "run_dir": str(directory), **settings}))
     trainer.fit()
     return trainer, read(directory / "metrics.jsonl")
 
@@ -51,9 +51,9 @@ class Points:
 
 def test_a_users_own_model_and_data_learn(tmp_path: Path) -> None:
     model = Model("line", [lambda: nn.Linear(2, 8), nn.Tanh, lambda: nn.Linear(8, 2)], classes=2, sequence=0)
-    config = Config(epochs=5, lr=0.5, run_dir=str(tmp_path / "run"), device="cpu")
+    settings = Settings.of(epochs=5, lr=0.5, run_dir=str(tmp_path / "run"), device="cpu")
     plan = Plan((Stage((0, 3)),), "layer", 2, batch=8)
-    outcome = Trainer(config, plan=plan, model=model, dataset=Points(), evaluation=Points()).fit()
+    outcome = Trainer(settings, plan=plan, model=model, dataset=Points(), evaluation=Points()).fit()
     assert outcome.step == 40 and not outcome.interrupted
     assert outcome.scores["accuracy"] > 0.9
     entries = read(tmp_path / "run" / "metrics.jsonl")
@@ -64,7 +64,7 @@ def test_a_users_own_model_and_data_learn(tmp_path: Path) -> None:
 def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     trainer, entries = run(tmp_path / "run", steps=3, timeline=True, tensorboard=True)
     names = {p.name for p in (tmp_path / "run").iterdir()}
-    assert names == {"plan.toml", "config.json", "metrics.jsonl", "checkpoints", "timeline", "tensorboard"}
+    assert names == {"plan.toml", "run.toml", "metrics.jsonl", "checkpoints", "timeline", "tensorboard"}
     assert Plan.load(tmp_path / "run" / "plan.toml") == trainer.plan
     assert trainer.plan.image == (16, 16)
     step = entries[0]
@@ -81,9 +81,9 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_its_metrics_anew(tmp
 def test_accumulating_is_a_larger_batch(tmp_path: Path) -> None:
     """Two batches of two microbatches summed up are one batch of four: same losses, same weights."""
     a, accumulated = run(
-        tmp_path / "a", steps=2, accumulate=2, parts=2, dtype="float64", schedule="gpipe", split_size=1
+        tmp_path / "a", steps=2, accumulate=2, microbatches=2, dtype="float64", schedule="gpipe", stages=1
     )
-    b, whole = run(tmp_path / "b", steps=2, parts=4, batch_size=8, dtype="float64", schedule="gpipe", split_size=1)
+    b, whole = run(tmp_path / "b", steps=2, microbatches=4, batch_size=8, dtype="float64", schedule="gpipe", stages=1)
     assert (a.plan.microbatches, a.plan.batch) == (b.plan.microbatches, b.plan.batch) == (4, 8)
     assert steps(accumulated) == steps(whole)
     assert all(torch.equal(p, q) for p, q in zip(a.engine.parameters(), b.engine.parameters()))
@@ -127,8 +127,8 @@ def test_evaluation_has_the_size_of_training(tmp_path: Path) -> None:
     for name, side in (("train/a/0.png", 16), ("train/a/1.png", 20), ("val/a/0.png", 24)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (side + 1, side)).save(tmp_path / name)
-    config = Config(model="small-cnn", app=1, datapath=str(tmp_path), batch_size=2)
-    trained, evaluated = open_datasets(config, Plan((Stage((0, 8)),), "layer", 1, batch=2), model_of(config))
+    settings = Settings.of(model="small-cnn", data=str(tmp_path), batch_size=2)
+    trained, evaluated = open_datasets(settings, Plan((Stage((0, 8)),), "layer", 1, batch=2), model_of(settings))
     assert evaluated is not None and trained.inputs[0].pixels == evaluated.inputs[0].pixels == (16, 17)
 
 
@@ -153,7 +153,7 @@ def test_a_model_that_is_built_and_was_looked_at_without_data(tmp_path: Path, mo
     """To find its classes and its work; what it keeps from then on had no values."""
     (tmp_path / "own_table.py").write_text(KEEPS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    _, entries = run(tmp_path / "run", model="own_table:make", partition_method="autopipe", split_size=1, steps=1)
+    _, entries = run(tmp_path / "run", model="own_table:make", balance="autopipe", stages=1, steps=1)
     assert steps(entries, "step") == [1]
 
 
@@ -182,6 +182,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(tmp_pa
 
 
 def test_weights_start_as_on_one_device(tmp_path: Path) -> None:
-    trainer = Trainer(Config(**SMALL, run_dir=str(tmp_path / "run"), seed=5))
+    trainer = Trainer(Settings.of(**SMALL, run_dir=str(tmp_path / "run"), seed=5))
     net = one_device(trainer.model.layers, 5)
     assert all(torch.equal(p, q) for p, q in zip(trainer.engine.parameters(), net.parameters()))

@@ -17,7 +17,7 @@ from halocline.plan import Plan, Stage
 from halocline.runtime import RankFailed
 from halocline.train.trial import Trial, run, verify
 
-ALONE = Plan.from_flags(split_size=1, parts=3, layers=8).to_toml()
+ALONE = Plan.from_flags(split_size=1, parts=3, layers=8)
 TINY: dict[str, Any] = {"layers": 1, "hidden": 8, "heads": 2, "vocab": 11, "seq": 5}
 
 
@@ -52,7 +52,7 @@ def test_words_suit_the_task() -> None:
 
 
 def test_a_trial_on_one_process() -> None:
-    plan = Plan.from_flags(split_size=1, parts=2, layers=4).to_toml()
+    plan = Plan.from_flags(split_size=1, parts=2, layers=4)
     found = run(Trial("gpt3-small", plan, (), 4, options=TINY))
     assert found.worst < 1e-12
     assert "0.tokens.weight" in found.gradients
@@ -65,7 +65,7 @@ def test_a_rank_that_fails_while_others_wait_is_told_as_an_error_of_the_user(mon
 
     monkeypatch.setattr("halocline.train.trial.run_local", fail)
     with pytest.raises(ValueError, match="rank 2 failed in forward: ValueError: 7 tokens do not divide"):
-        run(Trial("gpt3-small", Plan.from_flags(split_size=1, parts=2, layers=4).to_toml(), (), 4, options=TINY))
+        run(Trial("gpt3-small", Plan.from_flags(split_size=1, parts=2, layers=4), (), 4, options=TINY))
 
 
 def test_a_model_that_fails_on_one_device_is_told_apart() -> None:
@@ -74,14 +74,14 @@ def test_a_model_that_fails_on_one_device_is_told_apart() -> None:
             return Model("x:y", nn.Sequential(nn.Flatten(), nn.Linear(7, 4)))
 
     with pytest.raises(ValueError, match="layer 1 of x:y fails on one device"):
-        Trialled("x:y", "", (8, 8), 4).output_shape()
+        Trialled("x:y", ALONE, (8, 8), 4).output_shape()
 
     class Worded(Trial):
         def made(self) -> Model:
             return Model("x:y", nn.Sequential(nn.Embedding(7, 4)))
 
     with pytest.raises(ValueError, match="bare layers are given images: for words return a Model with its task"):
-        Worded("x:y", "", (8, 8), 4).output_shape()
+        Worded("x:y", ALONE, (8, 8), 4).output_shape()
 
 
 def test_a_module_that_draws_random_numbers_when_it_is_imported(
@@ -93,7 +93,7 @@ def test_a_module_that_draws_random_numbers_when_it_is_imported(
         "def make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    trial = Trial("drawing_model:make", Plan.uniform(1).to_toml(), (2, 2), samples=2)
+    trial = Trial("drawing_model:make", Plan.uniform(1), (2, 2), samples=2)
     first, second = trial.made().layers, trial.made().layers
     assert isinstance(first, torch.nn.Sequential) and isinstance(second, torch.nn.Sequential)
     assert torch.equal(first[1].weight, second[1].weight)

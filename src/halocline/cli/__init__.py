@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if debug:
             raise
-        print(f"halocline: error: {_one_line(error)}", file=sys.stderr)
+        print(f"halocline: error: {one_line(error)}", file=sys.stderr)
         return 2
 
 
@@ -62,7 +62,8 @@ def _answer(words: list[str]) -> int:
     return run(verb, rest)
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What is said of a mistake."""
     if isinstance(error, OSError) and error.filename is not None:
         fix = next((text for kind, text in _FIXES.items() if isinstance(error, kind)), "give another path")
         folder = os.path.dirname(os.fspath(error.filename))

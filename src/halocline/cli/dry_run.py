@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halocline.cli.drawing import table_of
 from halocline.plan.plan import Plan
 from halocline.train.settings import Settings
 
@@ -20,22 +21,14 @@ def dry_run(settings: Settings) -> int:
 
 
 def _draw(found: Forecast, speed: float) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 120)
+    columns = ("stage", "ranks", "layers", "parameters", "TFLOP a microbatch", "GiB a rank, about")
+    console, table = table_of(*columns, least=120)
     plan = found.plan
     console.print(
         f"[bold]{found.model}[/bold]: {found.layers} layers, {_amount(found.parameters)} parameters", soft_wrap=True
     )
     console.print(f"{plan.world_size} processes = {arithmetic(plan)}")
     console.print(_batch(found), soft_wrap=True)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("stage", "ranks", "layers", "parameters", "TFLOP a microbatch", "GiB a rank, about"):
-        table.add_column(name, justify="right")
     for number, stage in enumerate(found.stages):
         first, stop = stage.layers
         table.add_row(
@@ -63,8 +56,13 @@ def arithmetic(plan: Plan) -> str:
     tensor = plan.stages[0].tensor
     if sizes == {tensor}:
         return f"pp {plan.places} x tp {tensor} x dp {plan.replicas}"
-    teams = " + ".join(str(stage.team_size) for stage in plan.stages[: plan.places])
-    return teams if plan.replicas == 1 else f"{plan.replicas} replicas x ({teams})"
+    return teams(plan)
+
+
+def teams(plan: Plan) -> str:
+    """The sizes of the stages' teams as a sum."""
+    found = " + ".join(str(stage.team_size) for stage in plan.stages[: plan.places])
+    return found if plan.replicas == 1 else f"{plan.replicas} replicas x ({found})"
 
 
 def _batch(found: Forecast) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from halocline.cli.drawing import table_of
 from halocline.cli.simulate import plan_to_simulate
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import FACTORS, Frontier, Saving, loss, rounding_loss, savings, solve
@@ -155,18 +156,11 @@ def _facts(frontier: Frontier, plans: list[FrequencyPlan], rows: list[Saving]) -
 
 
 def _draw(frontier: Frontier, plans: list[FrequencyPlan], rows: list[Saving], written: list[str], power: str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
+    names = ("straggler", "iteration", "maximum clocks", "planned", "saved", "slower")
+    console, table = table_of(*names, left=names[:1])
     console.print(_title(frontier), style="bold", markup=False)
     if frontier.note:
         console.print(frontier.note, markup=False, soft_wrap=True)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("straggler")
-    for name in ("iteration", "maximum clocks", "planned", "saved", "slower"):
-        table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
             f"{row.factor:g} x" if row.factor > 1 else "none",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from halocline.energy.profile.table import ProfileTable
+from halocline.plan.flags.fields import setting
 from halocline.train.settings import Settings
 
 
@@ -25,7 +26,7 @@ class Options:
 
     out: str = "profile.csv"
     """Where the profile goes."""
-    from_dir: str | None = None
+    from_dir: str | None = setting(None, also="--from")
     """Derive it from the timing files in this directory, of --timing-csv. Also --from."""
     frequency: int | None = None
     """--from: MHz of the whole run, for files that do not say."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halocline.plan.plan import SCHEDULES
 from halocline.plan.require import require_choice
-from halocline.plan.settings import PlanSettings
 
 if TYPE_CHECKING:
     from halocline.energy.frontier.frequency_plan import FrequencyPlan
@@ -91,24 +90,14 @@ def settings_of(options: Options, token: str | None) -> ServerSettings:
     from halocline.energy.server.settings import ServerSettings
 
     plans = _load_plans(options.plans) if options.plans is not None else ()
-    return ServerSettings(
-        scheduler=options.scheduler,
-        plans=plans,
-        plan=PlanSettings(file=options.plan).plan() if options.plan is not None else None,
-        schedule=options.schedule,
-        microbatches=_microbatches(options, plans),
-        blocking_power=options.blocking_power,
-        lowest_frequency=options.lowest_frequency,
-        stride=options.stride,
-        patience=options.patience,
-        rank_timeout=options.rank_timeout,
-        solve_wait=options.solve_wait,
-        token=token,
-        body_limit=options.body_limit,
-        rate=options.rate,
-        rank_rate=options.rank_rate,
-        keep_days=options.keep_days,
-    )
+    alike = {field.name for field in fields(ServerSettings)} & {field.name for field in fields(options)}
+    given = {
+        **{name: getattr(options, name) for name in alike},
+        "plans": plans,
+        "plan": PlanSettings(file=options.plan).plan() if options.plan is not None else None,
+        "microbatches": _microbatches(options, plans),
+    }
+    return ServerSettings(**given, token=token)
 
 
 def _token(options: Options) -> str | None:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from halocline.cli import one_line
 from halocline.cli.dry_run import arithmetic, dry_run
-from halocline.cli.options import read_options, show_help
+from halocline.cli.options import help_parser, read_options
 from halocline.models.zoo import find
 from halocline.plan.flags.dialects import POSITIONAL
-from halocline.train.settings import SYNTHETIC, Settings
+from halocline.train.settings import LESIONS, SYNTHETIC, Settings
 
 DEFAULTS = {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 0.01, "clip": 1.0}
 STAGES = 4
@@ -61,12 +62,13 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     if not words or "-h" in words or "--help" in words:
         topic = words[1] if len(words) > 1 else None
-        show_help(Options, "run.sh MODEL MICROBATCH_SIZE NUM_MICROBATCHES", topic, dialect="Merak", defaults=DEFAULTS)
+        prog = "run.sh MODEL MICROBATCH_SIZE NUM_MICROBATCHES"
+        help_parser(Options, prog, topic, dialect="Merak", defaults=DEFAULTS).print_help()
         return 0
     try:
-        return run(read_options(Options, words, POSITIONAL, DEFAULTS))
+        return run(read_options(Options, words, POSITIONAL, defaults=DEFAULTS))
     except (ValueError, OSError) as error:
-        print(f"run.sh: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"run.sh: error: {one_line(error)}", file=sys.stderr)
         return 2
 
 
@@ -105,7 +107,7 @@ def settings_of(options: Options) -> Settings:
     if plan.file is None and plan.stages is None and plan.listed is None and resume is None:
         found = found.but(stages=STAGES)  # a list counts its stages
     found = found.but(energy_server=found.energy.energy_server or _server(options))
-    synthetic = found.data.source == SYNTHETIC
+    synthetic = found.data.source in (SYNTHETIC, LESIONS)
     if found.run.steps is None and found.run.epochs is None and resume is None:
         if found.energy.energy_server or found.energy.sweep:
             found = found.but(steps=FOREVER)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from halocline.cli.drawing import table_of
 from halocline.models.zoo import ZOO, find
-from halocline.train.settings import Settings
+from halocline.plan.flags.fields import flat
+from halocline.train.settings import ModelSettings, Settings
 
 if TYPE_CHECKING:
     from halocline.models.count import Count
@@ -21,29 +23,12 @@ class Options:
     activation memory (what one training sample makes the layers keep for the backward, in float32, without the loss) is
     found from shapes alone, in a second or so per model."""
 
-    name: str | None = None
-    """One model, of the table or package.module:callable: each of its layers. May be given as a plain word."""
+    model: ModelSettings = field(default_factory=ModelSettings)
     image_size: str | None = None
     """Height and width of the image: 512 for a square, or 512,384 (left out: each model's own). Models of text
     take their own sequence."""
-    num_classes: int | None = None
-    """Number of classes, as the options below for the models that have it (left out: each model's own)."""
-    num_layers: int | None = None
-    """AmoebaNet: number of normal cells."""
-    num_filters: int | None = None
-    """AmoebaNet: number of filters."""
     layers: int | None = None
     """Transformers: number of blocks."""
-    hidden: int | None = None
-    """Transformers: width."""
-    heads: int | None = None
-    """Transformers: heads of attention."""
-    vocab: int | None = None
-    """Transformers: words of the vocabulary."""
-    seq: int | None = None
-    """Transformers: tokens of a sample."""
-    model_options: str | None = None
-    """Further options of the model's function, e.g. base_width=32,norm=group."""
     no_activations: bool = False
     """Count layers and parameters only."""
     json: bool = False
@@ -61,12 +46,12 @@ class _Row:
 
 
 def run(options: Options) -> int:
-    if options.name is not None:
-        find(options.name)  # a wrong name is answered before torch is loaded
-    given = ("num_classes", "num_layers", "num_filters", "layers", "hidden", "heads", "vocab", "seq", "model_options")
-    settings = Settings.of(image_size=options.image_size, **{name: getattr(options, name) for name in given})
+    one = options.model.name
+    if one is not None:
+        find(one)  # a wrong name is answered before torch is loaded
+    settings = Settings().but(**flat(options.model), image_size=options.image_size, layers=options.layers)
     said, asked = settings.options_of_model, settings.plan.image
-    names = list(ZOO) if options.name is None else [options.name]
+    names = list(ZOO) if one is None else [one]
 
     from rich.console import Console
 
@@ -80,14 +65,14 @@ def run(options: Options) -> int:
             status.update(f"counting {name}")
             known = options_of(name)
             # In the whole table an option goes to the models that have it; to a single model it goes as it was said.
-            taken = {key: value for key, value in said.items() if options.name is not None or key in known}
+            taken = {key: value for key, value in said.items() if one is not None or key in known}
             model = make(name, **taken)
             size = None if model.sequence else asked or model.image
             image = None if size is None else (size[0], size[1])
             rows.append(_Row(model, count(model, image, not options.no_activations), image, {**known, **taken}))
     if options.json:
-        print(json.dumps([_facts(row, options.name is not None) for row in rows], indent=1, default=str))
-    elif options.name is None:
+        print(json.dumps([_facts(row, one is not None) for row in rows], indent=1, default=str))
+    elif one is None:
         _draw_table(rows)
     else:
         _draw_layers(rows[0])
@@ -119,7 +104,7 @@ def _facts(row: _Row, layers: bool) -> dict[str, Any]:
 
 
 def _draw_table(rows: Sequence[_Row]) -> None:
-    table, console = _table("model", "layers", "parameters", "activations", "of")
+    console, table = table_of("model", "layers", "parameters", "activations", "of", left=("model", "of"), wrap=False)
     for row in rows:
         count = row.count
         table.add_row(
@@ -140,7 +125,7 @@ def _draw_table(rows: Sequence[_Row]) -> None:
 
 
 def _draw_layers(row: _Row) -> None:
-    table, console = _table("layer", "parameters", "activations")
+    console, table = table_of("layer", "parameters", "activations", left=("layer",), wrap=False)
     for layer in row.count.layers:
         table.add_row(layer.name, f"{layer.parameters:,}", _bytes(layer.activation_bytes))
     console.print(table)
@@ -159,17 +144,6 @@ def _draw_note(row: _Row, console: Any) -> None:
     note = find(row.model.name).note
     if note:
         console.print(f"{row.model.name}: {note}", soft_wrap=True)
-
-
-def _table(*names: str) -> tuple[Any, Any]:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(names):
-        table.add_column(name, justify="right" if 0 < number < 4 else "left", no_wrap=True)
-    return table, Console(highlight=False)
 
 
 def _sample(row: _Row) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from halocline.cli.options import read_options, show_help
+from halocline.cli import one_line
+from halocline.cli.options import help_parser, read_options
 from halocline.train.progress import Silent, Standing
 from halocline.train.settings import Settings
 
@@ -25,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "lr": 0.001,
     "save_every": 0,
 }
-TILED = "tiles lanes fused".split()
+TILED = "num_spatial_parts spatial_size slice_method tiles local_DP lanes halo_D2 fused_layers fused".split()
 """Without effect in the scripts that do not tile, as in now-dl."""
 CELLS = "num_layers num_filters".split()
 """Without effect in ResNet's scripts, as in now-dl."""
@@ -46,7 +47,7 @@ def main(model: str, *, spatial: bool = False, gems: bool = False, words: Sequen
         if settings is not None:
             sys.exit(_start(settings))
     except (ValueError, OSError) as error:
-        print(f"{sys.argv[0]}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{sys.argv[0]}: error: {one_line(error)}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -60,23 +61,19 @@ def _start(settings: Settings) -> int:
 def settings_of(model: str, words: Sequence[str], spatial: bool, gems: bool) -> Settings | None:
     """The settings of a command line; None if it asked for help, which is then printed."""
     if "-h" in words or "--help" in words:
-        show_help(Options, sys.argv[0], dialect="now-dl", defaults=DEFAULTS)
+        help_parser(Options, sys.argv[0], dialect="now-dl", defaults=DEFAULTS).print_help()
         return None
-    found = read_options(Options, words, defaults=DEFAULTS).settings
-    found = found.but(model=model)
-    if not spatial:
-        found = found.but(**dict.fromkeys(TILED))
-    elif found.plan.tiles is None:
-        found = found.but(tiles="2x2")
-    if not model.startswith("amoebanet"):
-        found = found.but(**dict.fromkeys(CELLS))
-    if gems and found.plan.schedule != "gems":
-        microbatches = found.plan.microbatches
-        found = found.but(schedule="gems", passes=2, microbatches=None if microbatches is None else 2 * microbatches)
-    if not gems and found.plan.passes is not None:  # --times is for the gems scripts
-        parts = (found.plan.microbatches or 1) // found.plan.passes
-        found = found.but(schedule=None, passes=None, microbatches=parts)
-    return found
+
+    def adapt(said: dict[str, Any]) -> None:
+        ignored = [*(TILED if not spatial else ()), *(CELLS if not model.startswith("amoebanet") else ())]
+        for name in [*ignored, *(() if gems else ("times",))]:
+            said.pop(name, None)
+        if spatial and "tiles" not in said:
+            said.setdefault("num_spatial_parts", "4")
+        if gems:
+            said |= {"schedule": "gems", "times": max(2, said.get("times", said.get("passes", 2)))}
+
+    return read_options(Options, words, defaults=DEFAULTS, adapt=adapt).settings.but(model=model)
 
 
 class NowdlLines(Silent):

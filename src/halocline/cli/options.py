@@ -13,7 +13,7 @@ import inspect
 import os
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from halocline.plan.flags.dialects import DIALECTS, FOREIGN, PASSING, SHORT, native
@@ -27,51 +27,60 @@ ALL = "all"
 
 
 def read_options(
-    cls: type[T], words: Sequence[str], positional: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
+    cls: type[T],
+    words: Sequence[str],
+    positional: Sequence[str] = (),
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    adapt: Callable[[dict[str, Any]], None] = lambda said: None,
 ) -> T:
-    """The options that a command line says. `defaults` take the place of the options' own where nothing is said."""
+    """The options that a command line says. `defaults` take the place of the options' own where nothing is said;
+    `adapt` may change what was said, before other programs' flags become ours."""
     known = settings_of(cls)
     kinds = {one.flag: one.kind for one in known.values()}
-    short = SHORT | ({"--from": "from_dir"} if "from_dir" in kinds else {})
-    if "plan" in kinds and "stages" in kinds:
+    short = {**SHORT, **{one.also: one.flag for one in known.values() if one.also}}
+    if _takes_a_plan(known):
         kinds = {**PASSING, **{name: flag.kind for name, flag in FOREIGN.items()}, **kinds}
-        said = native(read(kinds, words, positional, short))
+        said = read(kinds, words, positional, short)
+        adapt(said)
         # What another program's flags say of things that this verb does not ask about is passed over.
-        said = {flag: value for flag, value in said.items() if flag in known}
+        said = {flag: value for flag, value in native(said).items() if flag in known}
     else:
         said = read(kinds, words, positional, short)
     base = changed(cls(), defaults or {})
-    inner = next((field.name for field in dataclasses.fields(cls) if field.name == "settings"), None)  # type: ignore[arg-type]
-    if inner is None:
+    settings = getattr(base, "settings", None)
+    if not isinstance(settings, Settings):
         return changed(base, said)
-    settings: Settings = getattr(base, inner)
-    model = said.get("model")
-    if model is not None and model.endswith(".toml"):
-        del said["model"]
-        settings = Settings.load(model)
+    if str(said.get("model")).endswith(".toml"):
+        settings = Settings.load(said.pop("model"))
     theirs = settings_of(Settings)
     own = changed(base, {flag: value for flag, value in said.items() if flag not in theirs})
     settings = settings.saying({flag: value for flag, value in said.items() if flag in theirs})
-    return dataclasses.replace(own, **{inner: settings})  # type: ignore[type-var]
+    return dataclasses.replace(own, settings=settings)  # type: ignore[type-var]
+
+
+def _takes_a_plan(known: Mapping[str, Setting]) -> bool:
+    return {"plan", "stages"} <= known.keys()
 
 
 # -- help ----------------------------------------------------------------------------------------------------------
 
 
-def show_help(
+def help_parser(
     cls: type,
     prog: str,
     topic: str | None = None,
     *,
     dialect: str | None = None,
     defaults: Mapping[str, Any] | None = None,
-) -> None:
-    """Prints the help of a verb: a page, or all of a group. A program that speaks a `dialect` begins with its flags."""
+) -> argparse.ArgumentParser:
+    """What prints the help of a verb: a page, or all of a group. A program that speaks a `dialect` begins with its
+    flags."""
     known, docs = settings_of(cls), help_of(cls)
     groups: dict[str, list[Setting]] = {}
     for one in known.values():
         groups.setdefault(one.group, []).append(one)
-    dialects = DIALECTS if "plan" in known and "stages" in known else {}
+    dialects = DIALECTS if _takes_a_plan(known) else {}
     names = [name for name in (*groups, *dialects) if name]
     if topic not in (None, ALL) and topic.lower() not in map(str.lower, names):  # type: ignore[union-attr]
         raise ValueError(f"--help {topic} names no group: use --help, --help {ALL}, or one of {', '.join(names)}")
@@ -83,36 +92,31 @@ def show_help(
     if topic in (None, ALL):
         common = [one for one in known.values() if one.group and one.common and topic is None]
         _add(parser.add_argument_group("options"), [*common, *groups.get("", ())], docs, defaults or {})
-    for group in chosen:
-        if group in groups:
-            _add(parser.add_argument_group(docs[f"{group}:"]), groups[group], docs, defaults or {})
+    for name in chosen:
+        if name in groups:
+            _add(parser.add_argument_group(docs[f"{name}:"]), groups[name], docs, defaults or {})
             continue
-        shown = parser.add_argument_group(f"{group}'s flags, and what they are called here")
-        for flag in dialects[group]:
+        shown = parser.add_argument_group(f"{name}'s flags, and what they are called here")
+        for flag in dialects[name]:
             here = f"as {spelled(flag.native)}: " if flag.native else ""
             _one(shown, flag.name, flag.kind, here + flag.help)
     if topic is None and names:
         rest = {docs[f"{name}:"]: [one.flag for one in groups[name] if not one.common] for name in groups if name}
-        rest |= {f"{name}'s flags": [f.name for f in dialects[name]] for name in dialects if name not in chosen}
+        rest |= {f"{name}'s flags": [flag.name for flag in dialects[name]] for name in dialects if name not in chosen}
+        listed = [f"  {title}\n{_wrapped(flags)}\n" for title, flags in rest.items() if flags]
         topics = ", ".join([*map(str.lower, names), ALL])
         ask = f"{prog.split(' [')[0]} --help GROUP tells what they do; GROUP is one of {topics}."
-        parser.epilog = "\n".join(["more, by group:", *_named(rest), "", ask])
-    print(parser.format_help(), end="")
+        parser.epilog = "\n".join(["more, by group:\n", *listed, ask])
+    return parser
 
 
-def _named(rest: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The flags that a page only names."""
-    for title, flags in rest.items():
-        if flags:
-            yield from ("", f"  {title}", *_wrapped(list(map(spelled, flags)), _width()))
+def _wrapped(flags: Iterable[str]) -> str:
+    indent = " " * 4
+    text = " ".join(map(spelled, flags))
+    return textwrap.fill(text, _width(), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _wrapped(flags: Sequence[str], width: int) -> list[str]:
-    text = " ".join(flags)
-    return textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
-
-
-def _add(shown: Any, settings: Sequence[Setting], docs: Mapping[str, str], defaults: Mapping[str, Any]) -> None:
+def _add(shown: Any, settings: Iterable[Setting], docs: Mapping[str, str], defaults: Mapping[str, Any]) -> None:
     for one in settings:
         text, default = docs[one.flag], defaults.get(one.flag, one.default)
         if default not in (None, False, "", dataclasses.MISSING):

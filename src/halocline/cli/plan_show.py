@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from halocline.cli.drawing import table_of
+from halocline.cli.dry_run import teams
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout, Role
 from halocline.plan.plan import Plan
 from halocline.plan.settings import PlanSettings
@@ -109,24 +111,15 @@ def _messages(plan: Plan, layout: Layout) -> list[dict[str, Any]]:
 
 
 def _draw(plan: Plan, facts: dict[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 120)
-    console.print(f"[bold]{plan.world_size} processes[/bold] {_arithmetic(plan)}")
+    pipes = [f"pipe {pipe}" for pipe in range(plan.pipes)] if plan.pipes > 1 else ["role"]
+    console, table = table_of("rank", *pipes, left=pipes, least=120)
+    console.print(f"[bold]{plan.world_size} processes[/bold] = {teams(plan)}")
     console.print(f"schedule {plan.schedule}, {plan.microbatches} microbatches a step, pipes: {plan.pipes}")
     if plan.batch is not None:
         console.print(
             f"effective batch {facts['effective_batch']} samples ({plan.replicas} x {plan.batch}), "
             f"{plan.batch / plan.microbatches:g} in a microbatch"
         )
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("rank", justify="right")
-    for pipe in range(plan.pipes):
-        table.add_column(f"pipe {pipe}" if plan.pipes > 1 else "role")
     for row in facts["ranks"][: plan.ranks_per_replica]:
         cells = [[role for role in row["roles"] if role["pipe"] == pipe] for pipe in range(plan.pipes)]
         table.add_row(str(row["rank"]), *("; ".join(_words(plan, role) for role in roles) for roles in cells))
@@ -143,12 +136,6 @@ def _draw(plan: Plan, facts: dict[str, Any]) -> None:
         shard = f" shard {entry['tensor']}" if plan.stages[entry["stage"]].tensor > 1 else ""
         ranks = " ".join(map(str, entry["ranks"]))
         console.print(f"stage {entry['stage']}{shard} sums its gradients over ranks  {ranks}", soft_wrap=True)
-
-
-def _arithmetic(plan: Plan) -> str:
-    """How the number of processes comes about."""
-    teams = " + ".join(str(stage.team_size) for stage in plan.stages[: plan.places])
-    return f"= {teams}" if plan.replicas == 1 else f"= {plan.replicas} replicas x ({teams})"
 
 
 def _words(plan: Plan, role: dict[str, Any]) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+from halocline.cli.drawing import write_picture, write_trace
+from halocline.plan.flags.reader import spelled
 from halocline.plan.plan import Plan
 from halocline.plan.require import require_degree
 from halocline.plan.settings import PlanSettings
@@ -75,7 +77,8 @@ def run(options: Options) -> int:
     schedule = _scheduled(plan, costs)
     drawn = not options.json or options.trace is not None or options.svg is not None
     result = simulate(schedule, costs, events=drawn)
-    written = _write(options, schedule, result)
+    written = write_trace(options.trace, result.events)
+    written += write_picture(options.svg, result.events, _title(plan), _note(schedule, result))
     if options.json:
         print(json.dumps(_summary(schedule, result)))
         return 0
@@ -122,19 +125,11 @@ def _require_work(stages: int, microbatches: int) -> None:
 
 
 def _costs(options: CostOptions) -> Costs:
-    return Costs(
-        forward=_amount("forward", options.forward),
-        backward=_amount("backward", options.backward),
-        weight=None if options.weight is None else _amount("weight", options.weight),
-        recompute=None if options.recompute_time is None else _amount("recompute-time", options.recompute_time),
-        reduce=_amount("reduce", options.reduce),
-        step=options.step,
-        latency=options.latency,
-        bandwidth=math.inf if options.bandwidth is None else options.bandwidth,
-        activation_bytes=_amount("activation-bytes", options.activation_bytes),
-        boundary_bytes=_amount("boundary-bytes", options.boundary_bytes),
-        weight_bytes=_amount("weight-bytes", options.weight_bytes),
-    )
+    given: dict[str, Any] = asdict(options)
+    given = {name: _amount(name, value) if isinstance(value, str) else value for name, value in given.items()}
+    given["recompute"] = given.pop("recompute_time")
+    given["bandwidth"] = math.inf if options.bandwidth is None else options.bandwidth
+    return Costs(**given)
 
 
 def _amount(name: str, text: str) -> Amount:
@@ -143,8 +138,9 @@ def _amount(name: str, text: str) -> Amount:
         try:
             numbers.append(float(word))
         except ValueError:
+            flag = spelled(name)
             raise ValueError(
-                f"--{name} = {text!r}: {word!r} is not a number: write --{name} 1, or one number per stage as 1,1,2,1"
+                f"{flag} = {text!r}: {word!r} is not a number: write {flag} 1, or one number per stage as 1,1,2,1"
             ) from None
     return tuple(numbers) if len(numbers) > 1 else numbers[0]
 
@@ -158,22 +154,6 @@ def _scheduled(plan: Plan, costs: Costs) -> Schedule:
         forward=[row.forward for row in rows],
         backward=[row.backward + (row.recompute if s.recompute else 0) for row, s in zip(rows, plan.stages)],
     )
-
-
-def _write(options: Options, schedule: Schedule, result: Simulation) -> list[str]:
-    written = []
-    if options.trace is not None:
-        from halocline.simulation.drawings import chrome_trace
-
-        Path(options.trace).write_text(json.dumps(chrome_trace(result.events)), encoding="utf-8")
-        written.append(options.trace)
-    if options.svg is not None:
-        from halocline.simulation.drawings import draw_svg
-
-        picture = draw_svg(result.events, title=_title(schedule.plan), note=_note(schedule, result))
-        Path(options.svg).write_text(picture, encoding="utf-8")
-        written.append(options.svg)
-    return written
 
 
 def _summary(schedule: Schedule, result: Simulation) -> dict[str, object]:

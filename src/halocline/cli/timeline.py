@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from halocline.cli.drawing import table_of, write_picture, write_trace
 from halocline.simulation.measured import MeasuredRun, read
 from halocline.simulation.simulator import Event, Simulation
 
@@ -71,20 +71,10 @@ def _facts(measured: MeasuredRun, predicted: Simulation) -> dict[str, Any]:
 
 
 def _write(options: Options, measured: MeasuredRun, last: tuple[Event, ...]) -> list[str]:
-    written = []
-    if options.trace is not None:
-        from halocline.simulation.drawings import chrome_trace
-
-        Path(options.trace).write_text(json.dumps(chrome_trace(_one_after_the_other(measured))), encoding="utf-8")
-        written.append(options.trace)
-    if options.svg is not None:
-        from halocline.simulation.drawings import draw_svg
-
-        milliseconds = [event._replace(start=event.start * 1e3, end=event.end * 1e3) for event in last]
-        title = f"{measured.plan.schedule}, measured, in milliseconds"
-        Path(options.svg).write_text(draw_svg(milliseconds, title=title), encoding="utf-8")
-        written.append(options.svg)
-    return written
+    milliseconds = [event._replace(start=event.start * 1e3, end=event.end * 1e3) for event in last]
+    title = f"{measured.plan.schedule}, measured, in milliseconds"
+    every = [] if options.trace is None else _one_after_the_other(measured)
+    return [*write_trace(options.trace, every), *write_picture(options.svg, milliseconds, title)]
 
 
 def _one_after_the_other(measured: MeasuredRun) -> list[Event]:
@@ -99,20 +89,13 @@ def _one_after_the_other(measured: MeasuredRun) -> list[Event]:
 
 
 def _draw(options: Options, measured: MeasuredRun, facts: dict[str, Any], last: tuple[Event, ...]) -> None:
-    # rich takes a tenth of a second to load, which JSON need not pay.
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
     from halocline.simulation.drawings import draw_terminal
 
-    console = Console(width=options.width, highlight=False)
+    names = ("rank", "busy", "waiting", "communication", "reducing (beside)")
+    console, table = table_of(*names, width=options.width)
     steps = f"{facts['counted']} of {facts['steps']} steps counted"
     console.print(f"[bold]{facts['schedule']}, {facts['processes']} processes, {steps}[/bold]")
     console.print(draw_terminal(last, width=console.width), soft_wrap=True)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("rank", "busy", "waiting", "communication", "reducing (beside)"):
-        table.add_column(name, justify="right")
     for row in facts["ranks"]:
         shares = (row[key] / facts["makespan"] for key in ("busy", "waiting", "communication", "reduction"))
         table.add_row(str(row["rank"]), *(f"{share:.1%}" for share in shares))

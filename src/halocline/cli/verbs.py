@@ -32,7 +32,7 @@ VERBS = (
     Verb("schedule show", "halocline.cli.schedule_show", "the instructions of every rank, as text"),
     Verb("schedule check", "halocline.cli.schedule_check", "prove a schedule kept as text", ("file",)),
     Verb("simulate", "halocline.cli.simulate", "time, bubble and memory of a schedule, and a drawing of it"),
-    Verb("models", "halocline.cli.models", "the models there are: layers, parameters, activation memory", ("name",)),
+    Verb("models", "halocline.cli.models", "the models there are: layers, parameters, activation memory", ("model",)),
     Verb("verify", "halocline.cli.verify", "is a plan exact for a model? run it beside one device", ("model",)),
     Verb("train", "halocline.cli.train", "train a model under a plan; checkpoints, metrics, resume", ("model",)),
     Verb("export", "halocline.cli.export", "a run's weights as one plain safetensors file", ("source",)),
@@ -92,13 +92,13 @@ def find(words: Sequence[str]) -> tuple[Verb | None, list[str]]:
 
 def run(verb: Verb, words: Sequence[str]) -> int:
     """Reads a verb's options from the words behind it and runs it."""
-    from halocline.cli.options import read_options, show_help
+    from halocline.cli.options import help_parser, read_options
 
     module = import_module(verb.module)
     asked = next((place for place, word in enumerate(words) if word in ("-h", "--help")), None)
     if asked is not None:
         prog = " ".join(["halocline", verb.name, *(f"[{name.upper()}]" for name in verb.positional)])
-        show_help(module.Options, prog, *words[asked + 1 : asked + 2])
+        help_parser(module.Options, prog, *words[asked + 1 : asked + 2]).print_help()
         return 0
     code: int = module.run(read_options(module.Options, words, verb.positional))
     return code

@@ -7,10 +7,12 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from halocline.cli.drawing import table_of
 from halocline.models.zoo import find
+from halocline.plan.flags.fields import flat
 from halocline.plan.plan import Plan
 from halocline.plan.settings import PlanSettings
-from halocline.train.settings import ModelSettings, RunSettings, Settings
+from halocline.train.settings import ModelSettings, Settings
 
 if TYPE_CHECKING:
     from halocline.runtime.proof.verify import Differences
@@ -69,7 +71,7 @@ def run(options: Options) -> int:
         from halocline.train.trial import Trial, known_model, misread, rounding
         from halocline.train.trial import run as run_trial
 
-        settings = Settings(options.model, plan=options.plan, run=RunSettings(seed=options.seed))
+        settings = Settings().but(**flat(options.model), **flat(options.plan), seed=options.seed)
         made_with, counted = options_for(settings, name)
         known = known_model(name, made_with, options.seed)
         layers = len(named_layers(known.layers))
@@ -172,19 +174,11 @@ def _number(value: float) -> float | None:
 
 
 def _draw(options: Options, plan: Plan, found: Differences, exact: bool, known: str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
+    console, drawn = table_of("difference", "of", "name", left=("of", "name"))
     rows = [(found.loss, "loss", "")]
     for kind, table in (("gradient", found.gradients), ("parameter", found.parameters), ("buffer", found.buffers)):
         rows += [(value, kind, name) for name, value in table.items()]
     rows.sort(key=lambda row: -row[0])
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
-    drawn.add_column("difference", justify="right")
-    drawn.add_column("of")
-    drawn.add_column("name")
     for value, kind, name in rows[:_ROWS]:
         drawn.add_row(f"{value:.2e}", kind, name)
     console.print(drawn)

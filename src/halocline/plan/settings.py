@@ -16,7 +16,7 @@ from halocline.plan.flags.fields import setting
 from halocline.plan.partition import partition, whole_numbers
 from halocline.plan.plan import MIRRORED, SCHEDULES, Plan
 from halocline.plan.require import require_choice, require_degree
-from halocline.plan.stage import SHARDS, Stage, tile_grid
+from halocline.plan.stage import SHARDS, Stage, grids_of
 
 RECOMPUTE = ("none", "all", "but-last")
 AUTO = "auto"
@@ -76,8 +76,7 @@ class PlanSettings:
     """Let tensor ranks share the tokens between the matrices they share."""
 
     def __post_init__(self) -> None:
-        counts = ("stages", "lanes", "tensor", "replicas", "microbatches", "batch_size", "microbatch_size", "layers")
-        for name in counts:
+        for name in "stages lanes tensor replicas microbatches batch_size microbatch_size layers".split():
             if getattr(self, name) is not None:
                 require_degree(name, getattr(self, name))
         require_degree("accumulate", self.accumulate)
@@ -104,20 +103,9 @@ class PlanSettings:
         return sizes if len(sizes) == 2 else (sizes[0], sizes[0])
 
     @property
-    def grids(self) -> list[tuple[int, ...]]:
+    def grids(self) -> tuple[tuple[int, ...], ...]:
         """The grid of each tiled stage."""
-        if self.tiles is None:
-            return []
-        found: list[tuple[int, ...]] = []
-        for word in self.tiles.split(","):
-            counts = word.strip().lower().split("x")
-            if not all(count.removeprefix("-").isdecimal() for count in counts):
-                raise ValueError(f"tiles = {self.tiles!r} is no list of grids: {word!r} should be one, e.g. 2x2 or 4")
-            numbers = tuple(map(int, counts))
-            for number in numbers:
-                require_degree("tiles", number)
-            found.append(numbers if len(numbers) > 1 else tile_grid(numbers[0]))
-        return found
+        return () if self.tiles is None else grids_of(self.tiles)
 
     @property
     def listed(self) -> tuple[int, ...] | None:

@@ -98,3 +98,17 @@ def tile_grid(parts: int, method: str = "square") -> tuple[int, int]:
         return parts, 1
     rows = next(rows for rows in range(isqrt(parts), 0, -1) if parts % rows == 0)
     return rows, parts // rows
+
+
+def grids_of(text: str) -> tuple[tuple[int, ...], ...]:
+    """The grid of each tiled stage: 2x2,1x2, or numbers of tiles, whose grids are as square as they can be."""
+    found: list[tuple[int, ...]] = []
+    for word in text.split(","):
+        counts = word.strip().lower().split("x")
+        if not all(count.removeprefix("-").isdecimal() for count in counts):
+            raise ValueError(f"tiles = {text!r} is no list of grids: {word!r} should be one, e.g. 2x2 or 4")
+        numbers = tuple(map(int, counts))
+        for number in numbers:
+            require_degree("tiles", number)
+        found.append(numbers if len(numbers) > 1 else tile_grid(numbers[0]))
+    return tuple(found)

@@ -98,10 +98,10 @@ def options_for(settings: Settings, model: str) -> tuple[dict[str, Any], int | N
 
 
 def plan_of(settings: Settings, model: Model, stages: int = 1) -> Plan:
-    """The plan that the settings describe for a model. `stages` where nothing is said of them: a schedule or passes of
-    gems want two."""
+    """The plan that the settings describe for a model. `stages` where nothing is said of them: a schedule, passes of
+    gems or a way to share out layers want two."""
     said = settings.plan
-    if said.stages is None and (said.schedule is not None or said.passes is not None):
+    if said.stages is None and any(word is not None for word in (said.schedule, said.passes, said.balance)):
         stages = 2
     # A transformer's --layers counts its blocks.
     words = replace(said, layers=None)

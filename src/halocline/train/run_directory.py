@@ -22,6 +22,8 @@ from halocline.train.manifest import NAME as MANIFEST
 from halocline.train.settings import LATEST, NOT_REPEATED, SHAPE, Settings
 
 RUNS = Path("runs")
+OLD = "config.json"
+"""What an older Halocline kept in place of run.toml."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,11 @@ def resolved(settings: Settings) -> Resolved:
     source = Path(begin.checkpoint).parent if begin.checkpoint is not None else Path(str(begin.newest_of))
     run = RunDirectory(source.parent)
     if not run.settings.is_file():
+        if (run.path / OLD).is_file():
+            raise ValueError(
+                f"{run.path} was written by an older Halocline ({OLD}, no {run.settings.name}): name MODEL and say its "
+                f"settings anew, halocline train MODEL --resume {settings.run.resume} ..."
+            )
         raise ValueError(f"{run.path} has no {run.settings.name}, so it does not say which model it trains: name MODEL")
     saved, plan = Settings.load(run.settings), Plan.load(run.plan)
     values = flat(settings)
@@ -154,11 +161,11 @@ def resolved(settings: Settings) -> Resolved:
 
 
 def newest_run(root: Path) -> Path:
-    """The run that was last written to."""
-    found = [path for path in root.glob("*") if RunDirectory(path).settings.is_file()]
+    """The run that was begun or gone on with last."""
+    found = [kept for name in (RunDirectory(root).settings.name, OLD) for kept in root.glob(f"*/{name}")]
     if not found:
         raise ValueError(f"there is no run under {root}/ to resume: give --run-dir, or --resume with a path")
-    return max(found, key=lambda path: RunDirectory(path).settings.stat().st_mtime)
+    return max(found, key=lambda kept: kept.stat().st_mtime).parent
 
 
 def _new(settings: Settings, now: float | None) -> Path:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from halocline.plan.flags.dialects import DIALECTS
 from halocline.plan.flags.fields import changed, flat, setting, settings_of
 from halocline.plan.flags.reader import TRUTH
 from halocline.plan.require import require_choice, require_degree
-from halocline.plan.settings import PlanSettings
+from halocline.plan.settings import AUTO, PlanSettings
 from halocline.plan.toml import value_text
 
 if sys.version_info >= (3, 11):
@@ -50,7 +51,7 @@ NOT_REPEATED = {"run_dir", "resume"}
 class ModelSettings:
     """model: which one, and its sizes"""
 
-    name: str | None = setting(None, flag="model")
+    name: str | None = setting(None, flag="model", also="--name")
     """A name that halocline models lists, or package.module:callable (the current directory counts). May be given as a
     plain word."""
     num_classes: int | None = None
@@ -69,15 +70,21 @@ class ModelSettings:
     """Transformers: tokens of a sample."""
     model_options: str | None = None
     """Further options of the model's function, e.g. base_width=32,norm=group."""
-    from_hf: str | None = None
-    """Begin with the weights in this directory, which has Hugging Face's layout."""
-    to_hf: str | None = None
-    """Write the trained weights to this directory in Hugging Face's layout."""
 
     def __post_init__(self) -> None:
         for name in ("num_classes", "num_layers", "num_filters", "hidden", "heads", "vocab", "seq"):
             if getattr(self, name) is not None:
                 require_degree(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class TrainedModelSettings(ModelSettings):
+    """model: which one, its sizes, and where its weights come from and go"""
+
+    from_hf: str | None = None
+    """Begin with the weights in this directory, which has Hugging Face's layout."""
+    to_hf: str | None = None
+    """Write the trained weights to this directory in Hugging Face's layout."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,8 @@ class DataSettings:
     """Text: a tokenizer file of Hugging Face's tokenizers (left out: bytes)."""
 
     def __post_init__(self) -> None:
+        if self.source in ("", CIFAR):
+            raise ValueError(f"data = {self.source!r} names no folder: write DIR, {CIFAR}DIR, {SYNTHETIC} or {LESIONS}")
         require_choice("bad_files", self.bad_files, ("stop", "skip"))
         if self.objective is not None:
             require_choice("objective", self.objective, OBJECTIVES)
@@ -226,7 +235,7 @@ class RunSettings:
     """Keep activations in host memory until their backward."""
     deadline: float = 600.0
     """Seconds that any process may wait for another."""
-    verbose: bool = False
+    verbose: bool = setting(False, also="-v")
     """Print the time of each step. Also -v."""
     timeline: bool = False
     """Write when each rank did what, for halocline timeline."""
@@ -253,7 +262,7 @@ class RunSettings:
 class Settings:
     """Everything that a run is told."""
 
-    model: ModelSettings = field(default_factory=ModelSettings)
+    model: TrainedModelSettings = field(default_factory=TrainedModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
     plan: PlanSettings = field(default_factory=PlanSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
@@ -265,6 +274,11 @@ class Settings:
     @classmethod
     def of(cls, **said: Any) -> Settings:
         """Settings by flag: those that are said, and the defaults of the others."""
+        for program, table in DIALECTS.items():
+            for flag in table:
+                if flag.name in said:
+                    fix = f": say {flag.native}" if flag.native else " and does nothing: leave it out"
+                    raise ValueError(f"{flag.name} is {program}'s{fix}")
         return cls().saying(said)
 
     def saying(self, said: Mapping[str, Any]) -> Settings:
@@ -291,10 +305,12 @@ class Settings:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not valid TOML: {error}: write one key = value per line") from error
+        if "stages" in data:
+            raise ValueError(f"{path} is a plan, which names no model: write halocline train MODEL --plan {path}")
         known = settings_of(cls)
         said: dict[str, Any] = {}
         for group, table in data.items():
-            require_choice(f"{path}: table", group, {one.group for one in known.values()})
+            require_choice(f"{path}: table", group, dict.fromkeys(one.group for one in known.values()))
             if not isinstance(table, dict):
                 raise ValueError(f"{path}: {group} = {table!r} is not a table: write [{group}] above its keys")
             for key in table:
@@ -302,7 +318,7 @@ class Settings:
                 if known[key].group != group:
                     raise ValueError(f"{path}: {key} stands in [{group}]: it belongs in [{known[key].group}]")
             said |= table
-        if said.get("plan") is not None:
+        if said.get("plan") not in (None, AUTO):
             said["plan"] = str(Path(path).parent / said["plan"])  # beside the file, unless it is an absolute path
         try:
             return cls.of(**said)

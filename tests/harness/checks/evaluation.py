@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from halocline.plan import Plan
-from halocline.train import Config, Trainer
+from halocline.train import Settings, Trainer
 
 
 def scores_here(directory: str, plan: str) -> dict[str, float]:
-    config = Config(
+    settings = Settings.of(
         model="unet",
         model_options="depth=2,base_width=4",
         num_classes=3,
@@ -21,4 +21,4 @@ def scores_here(directory: str, plan: str) -> dict[str, float]:
         save_every=0,
         deadline=300.0,
     )
-    return Trainer(config, plan=Plan.from_toml(plan)).fit().scores
+    return Trainer(settings, plan=Plan.from_toml(plan)).fit().scores

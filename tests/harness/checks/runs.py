@@ -14,7 +14,7 @@ from halocline.models.small import Shortcut
 from halocline.plan import Plan
 from halocline.runtime.parallel.shard import shard
 from halocline.runtime.state import state_of
-from halocline.train import Config, Trainer
+from halocline.train import Settings, Trainer
 from halocline.train.checkpoint import Checkpoint
 from halocline.train.metrics import read
 
@@ -66,9 +66,9 @@ def train(directory: str, plan: str, **settings: Any) -> dict[str, Any]:
 
     Checkpoint.tensor = noted  # type: ignore[method-assign]
     try:
-        config = Config(**{**SETTINGS, "run_dir": directory, **settings})
-        model = network() if config.model is None else None
-        trainer = Trainer(config, plan=Plan.from_toml(plan), model=model)
+        said = Settings.of(**{**SETTINGS, "run_dir": directory, **settings})
+        model = network() if said.model.name is None else None
+        trainer = Trainer(said, plan=Plan.from_toml(plan), model=model)
         outcome = trainer.fit()
     finally:
         Checkpoint.tensor = read_tensor  # type: ignore[method-assign]

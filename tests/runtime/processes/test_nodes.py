@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from halocline.train.config import Config
 
 from halocline.runtime.processes.nodes import Nodes, interface_towards
+from halocline.train.settings import Settings
 from halocline.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[3]
@@ -97,9 +97,9 @@ def test_two_nodes_train_as_one_device(namespaces: list[str], tmp_path: Path, mo
     for rank in range(4):
         assert len((tmp_path / "two" / f"instructions-{rank}.csv").read_text().splitlines()) > 1 + 2 * 8
 
-    config = Config(**MODEL, **TRAINING, steps=2, batch_size=8, parts=4, save_every=0, evaluation_fraction=0.0)
     monkeypatch.chdir(tmp_path)
-    Trainer(Config(**{**config.to_dict(), "run_dir": "one"})).fit()
+    more = {"steps": 2, "batch_size": 8, "microbatches": 4, "save_every": 0, "evaluation_fraction": 0.0}
+    Trainer(Settings.of(**MODEL, **TRAINING, **more, run_dir="one")).fit()
     losses = [[entry["loss"] for entry in metrics(tmp_path / name)] for name in ("two", "one")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-10)
 

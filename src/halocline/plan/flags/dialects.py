@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from halocline.plan.flags import merak, nowdl
-from halocline.plan.flags.fields import changed, converted, settings_of
+from halocline.plan.flags.fields import Setting, changed, converted, settings_of
 from halocline.plan.flags.reader import Said, name_of, read
 from halocline.plan.plan import Plan
 from halocline.plan.settings import PlanSettings
@@ -47,7 +47,7 @@ def plan_from_flags(
     said = read(every, shlex.split(flags) if isinstance(flags, str) else flags or (), POSITIONAL, SHORT)
     for key, value in fields.items():
         name = name_of(key, every)
-        said[name] = converted(name, every[name], value) if name in FOREIGN else value
+        said[name] = converted(Setting(name, (), every[name], None), value) if name in FOREIGN else value
     ours = {name: value for name, value in native(said).items() if name in own}
     settings = changed(PlanSettings(), ours)
     default = 4 if "model" in said else 2

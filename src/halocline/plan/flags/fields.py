@@ -18,10 +18,10 @@ T = TypeVar("T")
 EXAMPLES = {int: "4", float: "2.5", bool: "true", str: "a word"}
 
 
-def setting(default: Any, *, flag: str | None = None, common: bool = False, join: str = ",") -> Any:
-    """A field whose flag is not its name, that is `common` enough to stand first in help, or whose parts are joined by
-    something else than a comma."""
-    return dataclasses.field(default=default, metadata={"flag": flag, "common": common, "join": join})
+def setting(default: Any, *, flag: str = "", also: str = "", common: bool = False, join: str = ",") -> Any:
+    """A field whose flag is not its name, that has `also` another spelling, that is `common` enough to stand first in
+    help, or whose parts are joined by something else than a comma."""
+    return dataclasses.field(default=default, metadata={"flag": flag, "also": also, "common": common, "join": join})
 
 
 class Setting(NamedTuple):
@@ -33,8 +33,9 @@ class Setting(NamedTuple):
     kind: type
     """bool, int, float or str: the most general where there are several, None left aside."""
     default: Any
-    common: bool
-    join: str
+    also: str = ""
+    common: bool = False
+    join: str = ","
 
     @property
     def group(self) -> str:
@@ -54,9 +55,9 @@ def settings_of(cls: type) -> dict[str, Setting]:
         elif not field.metadata.get("hidden"):
             options = get_args(kind) or (kind,)
             kind = next(kind for kind in (str, float, int, bool) if kind in options)
+            more = {key: value for key, value in field.metadata.items() if key != "flag"}
             flag = field.metadata.get("flag") or field.name
-            more = field.metadata.get("common", False), field.metadata.get("join", ",")
-            found[flag] = Setting(flag, (field.name,), kind, field.default, *more)
+            found[flag] = Setting(flag, (field.name,), kind, field.default, **more)
     return found
 
 
@@ -71,7 +72,7 @@ def changed(base: T, values: Mapping[str, Any]) -> T:
         if len(one.path) > 1:
             inner.setdefault(one.path[0], {})[flag] = value
         else:
-            own[one.path[0]] = converted(flag, one.kind, value, one.join)
+            own[one.path[0]] = converted(one, value)
     groups = {group: changed(getattr(base, group), theirs) for group, theirs in inner.items()}
     return dataclasses.replace(base, **own, **groups)  # type: ignore[type-var]
 
@@ -87,14 +88,14 @@ def flat(tree: Any) -> dict[str, Any]:
     return found
 
 
-def converted(flag: str, kind: type, value: Any, join: str = ",") -> Any:
-    """A value given by keyword, as the command line would have said it."""
-    if kind is str and isinstance(value, (list, tuple)):
-        value = join.join(map(str, value))
-    elif kind is str and isinstance(value, int) and not isinstance(value, bool):
+def converted(one: Setting, value: Any) -> Any:
+    """A value given by keyword, as the command line would have said it. None is one where it is the default."""
+    if one.kind is str and isinstance(value, (list, tuple)):
+        value = one.join.join(map(str, value))
+    elif one.kind is str and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    if value is not None:
-        require_type(flag, value, kind, EXAMPLES[kind])
+    if value is not None or one.default is not None:
+        require_type(one.flag, value, one.kind, EXAMPLES[one.kind])
     return value
 
 

@@ -23,7 +23,7 @@ FLAGS = (
         "or instruction_profiler (also --sweep where there is no energy server).",
     ),
     Foreign("activation_checkpointing", bool, "recompute", "true: --recompute all."),
-    Foreign("num_warmup_steps", int, "profile_warmup", "Steps before measuring starts."),
+    Foreign("num_warmup_steps", int, "profile_warmup", "Steps before measuring starts.", least=0),
     Foreign("num_prof_steps", int, "profile_steps", "Steps measured for each frequency plan."),
     Foreign("export_timing_csv", bool, "timing_csv", "Write instructions-R.csv and time-energy-R.csv for each rank R."),
     Foreign("export_pytorch_trace", bool, "pytorch_trace", "Write a PyTorch profiler trace."),
@@ -44,13 +44,8 @@ SCHEDULES = {
 
 def translate(said: Said) -> None:
     """Say it in Halocline's own words."""
-    for name in ("pp", "dp", "tp", "num_prof_steps"):
-        said.degree(name)
-    for name in ("partition_method", "export_timing_csv", "export_pytorch_trace", "perseus_url"):
-        said.same(name)
-    if said.foreign.get("num_warmup_steps", 0) < 0:
-        raise ValueError(f"num_warmup_steps = {said.foreign['num_warmup_steps']} is below 0: use 0 for none")
-    said.same("num_warmup_steps")
+    said.same("pp", "dp", "tp", "partition_method", "num_warmup_steps", "num_prof_steps")
+    said.same("export_timing_csv", "export_pytorch_trace", "perseus_url")
     recompute = "none"
     if "train_schedule" in said.foreign:
         name = said.foreign["train_schedule"]

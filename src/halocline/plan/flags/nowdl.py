@@ -6,12 +6,13 @@ Flags that now-dl shares with Halocline by name (`--batch-size`, `--image-size`,
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from halocline.plan.flags.reader import Foreign, Said
 from halocline.plan.partition import whole_numbers
 from halocline.plan.require import require_choice, require_degree
-from halocline.plan.stage import SLICE_METHODS, tile_grid
+from halocline.plan.stage import SLICE_METHODS, grids_of, tile_grid
 
 FLAGS = (
     Foreign("split_size", int, "stages", "Number of stages in a pipe (left out: 2)."),
@@ -28,7 +29,7 @@ FLAGS = (
     Foreign("halo_D2", bool, "fused", "Exchange one wide halo for --fused-layers blocks."),
     Foreign("fused_layers", int, "fused", "With --halo-D2: blocks that share one halo exchange."),
     Foreign("num_epochs", int, "epochs", "Number of epochs."),
-    Foreign("num_workers", int, "workers", "Processes that load data, per rank."),
+    Foreign("num_workers", int, "workers", "Processes that load data, per rank.", least=0),
     Foreign("app", int, "data", "1: --data DATAPATH, 2: --data cifar10:DATAPATH, 3: --data synthetic."),
     Foreign("datapath", str, "data", "Where the data of --app 1 and 2 lies."),
     Foreign("lesions", bool, "data", "As --data lesions."),
@@ -40,17 +41,10 @@ DATA = {1: "{}", 2: "cifar10:{}", 3: "synthetic"}
 def translate(said: Said) -> None:
     """Say it in Halocline's own words."""
     flags = said.foreign
-    for name in ("fused_layers", "num_epochs"):
-        if name in flags:
-            require_degree(name, flags[name])
-    said.degree("split_size")
-    said.degree("local_DP")
-    if "num_workers" in flags:
-        if flags["num_workers"] < 0:
-            raise ValueError(f"num_workers = {flags['num_workers']} is below 0: use 0 for none")
-        said.say("workers", flags["num_workers"], "num_workers")
+    said.same("split_size", "local_DP", "num_workers")
     if "steps" not in said.words:  # which says when to end more closely
         said.same("num_epochs")
+    require_degree("fused_layers", flags.get("fused_layers", 1))
     if flags.get("halo_D2"):
         said.say("fused", flags.get("fused_layers", 1), "fused_layers")
     if (
@@ -80,6 +74,9 @@ def _tiles(said: Said, flags: dict[str, Any]) -> None:
     """The grids of the spatial stages, which come first."""
     method, parts, size = flags.get("slice_method", "square"), flags.get("num_spatial_parts"), flags.get("spatial_size")
     require_choice("slice_method", method, SLICE_METHODS)
+    known = said.words.get("tiles")
+    if parts is None and size is None and known is not None and "slice_method" in flags:
+        parts, size = ",".join(str(prod(grid)) for grid in grids_of(known)), len(grids_of(known))
     if parts is None and size in (None, 0):
         return
     size = 1 if size is None else size
@@ -105,8 +102,10 @@ def _tiles(said: Said, flags: dict[str, Any]) -> None:
         )
     for count in counts:
         require_degree("num_spatial_parts", count)
-    grids = [tile_grid(count, method) for count in counts]
-    said.say("tiles", ",".join("x".join(map(str, grid)) for grid in grids), "num_spatial_parts")
+    grids = tuple(tile_grid(count, method) for count in counts)
+    if known is None or grids_of(known) != grids:
+        name = next(name for name in ("num_spatial_parts", "spatial_size", "slice_method") if name in flags)
+        said.say("tiles", ",".join("x".join(map(str, grid)) for grid in grids), f"{name} = {flags[name]}, so tiles")
 
 
 def _microbatches(said: Said, flags: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from halocline.plan.flags.fields import EXAMPLES
-from halocline.plan.require import require_degree
 
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -67,8 +66,13 @@ def name_of(flag: str, known: Iterable[str]) -> str:
     names = {_plain(name): name for name in known}
     if _plain(flag) in names:
         return names[_plain(flag)]
-    near = names[difflib.get_close_matches(_plain(flag), names, n=1, cutoff=0.0)[0]]
+    near = _nearest(flag, known)
     raise ValueError(f"{flag} is not a flag: did you mean {spelled(near) if flag.startswith('-') else near}?")
+
+
+def _nearest(flag: str, known: Iterable[str]) -> str:
+    names = {_plain(name): name for name in known}
+    return names[difflib.get_close_matches(_plain(flag), names, n=1, cutoff=0.0)[0]]
 
 
 def _plain(name: str) -> str:
@@ -85,6 +89,8 @@ def _one_spelling(kinds: Mapping[str, type], words: list[str], short: Mapping[st
         if flag in short:
             flag = spelled(short[flag])
         if not flag.startswith("--"):
+            if flag[:1] == "-" and flag[1:2].isalpha():
+                raise ValueError(f"{flag} is not a flag: did you mean {spelled(_nearest(flag, kinds))}?")
             found.append(word)
             continue
         off = switches.get(_plain(flag).removeprefix("no_")) if _plain(flag) not in map(_plain, kinds) else None
@@ -136,11 +142,13 @@ class Foreign(NamedTuple):
     native: str
     """The flag that it is here; empty for one that does nothing."""
     help: str
+    least: int = 1
+    """Of a whole number."""
 
 
 @dataclass
 class Said:
-    """A command line on its way into Halocline's own words. Two flags that say one thing must agree."""
+    """A command line on its way into Halocline's own words."""
 
     foreign: dict[str, Any]
     """Other programs' flags that were said."""
@@ -153,21 +161,18 @@ class Said:
     def say(self, flag: str, value: Any, name: str) -> None:
         """`name` says that `flag` is `value`."""
         if flag in self.words and self.words[flag] != value:
-            other = self.names.get(flag, flag)
-            raise ValueError(
-                f"{other} = {self.words[flag]} and {name} = {value} both say {WHAT.get(flag, f'what --{flag} is')}: "
-                f"give one of them, or make them equal"
-            )
+            both = f"{self.names.get(flag, flag)} = {self.words[flag]} and {name} = {value}"
+            what = WHAT.get(flag, f"what {spelled(flag)} is")
+            raise ValueError(f"{both} both say {what}: give one of them, or make them equal")
         self.words[flag] = value
         self.names.setdefault(flag, name)
 
-    def same(self, name: str) -> None:
-        """A flag that is one of ours under another name."""
-        if name in self.foreign:
-            self.say(self.table[name].native, self.foreign[name], name)
-
-    def degree(self, name: str) -> None:
-        """The same for a degree or count, which is at least 1."""
-        if name in self.foreign:
-            require_degree(name, self.foreign[name])
-            self.same(name)
+    def same(self, *names: str) -> None:
+        """Flags that are ours under another name."""
+        for name in names:
+            if name in self.foreign:
+                flag, value = self.table[name], self.foreign[name]
+                if flag.kind is int and value < flag.least:
+                    fix = "1 or more" if flag.least else "0 for none"
+                    raise ValueError(f"{name} = {value} is below {flag.least}: use {fix}")
+                self.say(flag.native, value, name)

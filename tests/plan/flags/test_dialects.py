@@ -1,11 +1,16 @@
 """Flags read as plans: the worked examples of now-dl's and Merak's documents, and the meaning of each flag."""
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.plan import Plan, Stage
-from halocline.plan.flags.dialects import plan_from_flags
+from halocline.plan.flags.dialects import FOREIGN, plan_from_flags
+from halocline.plan.flags.fields import settings_of
+from halocline.train.settings import Settings
 
 BERT = ["embedding"] + ["block"] * 24 + ["head"]
 GPT_2_7B = ["embedding"] * 2 + ["block"] * 32 + ["head"]
@@ -269,3 +274,66 @@ def test_two_names_for_one_thing_may_agree() -> None:
         split_size=2, pp=2, dp=3, replicas=3, parts=4, microbatches=4, batch_size=8, microbatch_size=2
     )
     assert (plan.world_size, plan.microbatches, plan.batch) == (6, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("foreign", "native"),
+    [
+        ("--split-size 3 --num-spatial-parts 4 --parts 2", "--stages 3 --tiles 2x2 --microbatches 2"),
+        ("--split-size 3 --num-spatial-parts 4,2 --spatial-size 2", "--stages 3 --tiles 2x2,1x2"),
+        ("--split-size 2 --num-spatial-parts 3 --slice-method vertical", "--stages 2 --tiles 1x3"),
+        ("--split-size 4 --times 4 --batch-size 1", "--stages 4 --schedule gems --passes 4 --batch-size 1"),
+        ("--num-spatial-parts 4 --local-DP 2 --halo-D2 --fused-layers 3", "--tiles 4 --lanes 2 --fused 3 --stages 2"),
+        ("--pp 4 --dp 2 --tp 2 --activation_checkpointing true", "--stages 4 --replicas 2 --tensor 2 --recompute all"),
+        ("--pp 2 --train_schedule early_recompute_1f1b", "--stages 2 --schedule early-recompute-1f1b"),
+        ("--partition_method custom:0,3,8", "--balance custom:0,3,8"),
+        ("--balance 3,5", "--balance 3,5 --layers 8"),
+    ],
+)
+def test_one_plan_in_two_languages_and_in_both_at_once(foreign: str, native: str) -> None:
+    plan = Plan.from_flags(native)
+    assert (
+        plan
+        == Plan.from_flags(foreign)
+        == Plan.from_flags(f"{foreign} {native}")
+        == Plan.from_flags(f"{native} {foreign}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "both"),
+    [
+        ("--stages 3 --split-size 2", ("stages = 3", "split_size = 2")),
+        ("--pp 4 --split-size 2", ("pp = 4", "split_size = 2")),
+        ("--tiles 2x2 --num-spatial-parts 2", ("tiles = 2x2", "num_spatial_parts = 2, so tiles = 1x2")),
+        ("--tiles 2x2 --spatial-size 2", ("tiles = 2x2", "spatial_size = 2, so tiles = 2x2,2x2")),
+        ("--tiles 4 --slice-method vertical", ("tiles = 4", "slice_method = vertical, so tiles = 1x4")),
+        ("--lanes 2 --local-DP 3", ("lanes = 2", "local_DP = 3")),
+        ("--microbatches 4 --parts 2", ("microbatches = 4", "parts = 2")),
+        ("--passes 4 --times 2", ("passes = 4", "times = 2")),
+        ("--tensor 2 --tp 4", ("tensor = 2", "tp = 4")),
+        ("--replicas 2 --dp 4", ("replicas = 2", "dp = 4")),
+        ("--schedule gpipe --train_schedule 1f1b", ("schedule = gpipe", "train_schedule = 1f1b")),
+        ("--recompute none --activation_checkpointing true", ("recompute = none", "recompute = all")),
+        ("--balance 4,4 --partition_method uniform", ("balance = 4,4", "partition_method = uniform")),
+        ("--fused 2 --halo-D2 --fused-layers 3", ("fused = 2", "fused_layers = 3")),
+    ],
+)
+def test_two_languages_that_contradict_each_other_are_refused(words: str, both: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"both say .*: give one of them, or make them equal") as caught:
+        Plan.from_flags(words)
+    assert all(one in str(caught.value) for one in both), caught.value
+
+
+def test_every_foreign_flag_says_what_it_is_here() -> None:
+    ours = settings_of(Settings)
+    for flag in FOREIGN.values():
+        assert flag.help.endswith((".", ")")) and (flag.native in ours or flag.help.startswith("Does nothing: ")), flag
+
+
+def test_reading_a_plan_imports_no_torch() -> None:
+    code = (
+        "import sys; from halocline.plan import Plan; Plan.from_flags('--split-size 2 --parts 4'); "
+        "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
