@@ -14,7 +14,8 @@ DOCUMENTS = [
 ]
 
 SURFACE = [
-    *("Costs", "Engine", "Layout", "Model", "Plan", "Schedule", "Settings", "Simulation", "Spec", "Stage", "Trainer"),
+    *("Costs", "Engine", "Layout", "Model", "Observer", "Plan", "Schedule", "Settings", "Simulation", "Spec", "Stage"),
+    "Trainer",
     *("check", "generate", "join", "run_local", "simulate", "tiling", "verify"),
 ]
 WITH_TORCH = {"Engine", "Model", "Spec", "Trainer", "join", "run_local", "tiling", "verify"}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from halocline.plan import Layout, Plan, Stage
     from halocline.runtime import Engine, join, run_local
     from halocline.schedule import Schedule, check, generate
+    from halocline.schedule.events import Observer
     from halocline.simulation import Costs, Simulation, simulate
     from halocline.train import Settings, Trainer
     from halocline.train.trial import verify
@@ -26,6 +27,7 @@ _HOMES = {
     "Engine": "runtime",
     "Layout": "plan",
     "Model": "models.model",
+    "Observer": "schedule.events",
     "Plan": "plan",
     "Schedule": "schedule",
     "Settings": "train",
@@ -46,6 +48,7 @@ __all__ = [
     "Engine",
     "Layout",
     "Model",
+    "Observer",
     "Plan",
     "Schedule",
     "Settings",

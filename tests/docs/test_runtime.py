@@ -57,6 +57,7 @@ def test_the_answers(said: dict[str, str]) -> None:
         f"2 stages, sum {number} over its replicas" for number in (2, 2, 4, 4)
     ]
     assert said["prove.py"] == "exact: True; gradients of 0.weight, 0.bias, 4.weight, 4.bias\n"
+    assert said["watch.py"] == "busy in forward, backward, step: True\n"
     assert said["local.py"] == "3 losses, on both ranks alike: True\n"
     assert said["price.py"] == "makespan 33 bubble 0.273 activations (4, 3, 2, 1)\n"
     (first,) = {line for each in ranks(said["half.py"]) for line in each}

@@ -72,6 +72,18 @@ def test_an_event_may_be_told_of_later() -> None:
     assert hearing.heard == [("begin", FIRST, 2.0), ("ready", FIRST, 1.0)]
 
 
+def test_who_is_timed_and_brings_no_clock_has_the_devices() -> None:
+    class Timed(Hearing):
+        timed = True
+
+    clock, own = Counting(), Counting()
+    first, second = Timed(), Timed(own)
+    events = Events([first, second, Hearing()], clock)
+    events.begin(FIRST)
+    assert first.marks is clock and second.marks is own
+    assert first.heard == second.heard == [("begin", FIRST, 1.0)]
+
+
 def test_an_observer_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match=r"an observer is a int: make it a subclass of halocline\.Observer"):
         Events([3])  # type: ignore[list-item]

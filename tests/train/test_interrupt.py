@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from halocline import Observer
 from halocline.runtime.processes.world import World
 from halocline.train import Settings, Trainer
 from halocline.train.checkpoint import complete
@@ -68,18 +69,14 @@ def test_the_step_is_finished_and_saved(tmp_path: Path, monkeypatch: pytest.Monk
             entered.append(self)
             return super().__enter__()
 
-    class Pressing:
+    class Pressing(Observer):
         """An observer that presses Ctrl-C in the middle of the third step."""
 
-        def begin(self, step: int) -> None:
+        def step_begins(self, step: int, mark: object) -> None:
             if step == 2:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        def before(self, instruction: object) -> None: ...
-
-        def after(self, instruction: object) -> None: ...
-
-        def end(self, step: int) -> None:
+        def step_ends(self, step: int, mark: object) -> None:
             if step == 2:
                 wait_for(lambda: entered[-1].asked)  # the listener is another thread
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from halocline.plan.plan import SCHEDULES
 from halocline.plan.require import require_choice
+from halocline.plan.settings import PlanSettings
 
 if TYPE_CHECKING:
     from halocline.energy.frontier.frequency_plan import FrequencyPlan

@@ -13,9 +13,10 @@ from halocline.plan.flags.reader import spelled
 from halocline.plan.plan import Plan
 from halocline.plan.require import require_degree
 from halocline.plan.settings import PlanSettings
-from halocline.schedule import Schedule, generate
+from halocline.schedule import Schedule
 from halocline.simulation import Costs, Simulation, simulate
 from halocline.simulation.costs import Amount
+from halocline.simulation.simulator import scheduled
 
 _MOST_WORK = 4_000_000
 """Stages x microbatches: beyond it a schedule fills the memory before anyone could read it."""
@@ -74,7 +75,7 @@ def run(options: Options) -> int:
         raise ValueError(f"--width {options.width} is below 20 columns: use 20 or more")
     plan = plan_to_simulate(options.plan)
     costs = _costs(options.costs)
-    schedule = _scheduled(plan, costs)
+    schedule = scheduled(plan, costs)
     drawn = not options.json or options.trace is not None or options.svg is not None
     result = simulate(schedule, costs, events=drawn)
     written = write_trace(options.trace, result.events)
@@ -143,17 +144,6 @@ def _amount(name: str, text: str) -> Amount:
                 f"{flag} = {text!r}: {word!r} is not a number: write {flag} 1, or one number per stage as 1,1,2,1"
             ) from None
     return tuple(numbers) if len(numbers) > 1 else numbers[0]
-
-
-def _scheduled(plan: Plan, costs: Costs) -> Schedule:
-    """The plan's schedule. Capped admits work by its costs, so it is told them."""
-    rows = costs.per_stage(plan)
-    return generate(
-        plan,
-        weights=[row.activation_bytes for row in rows] if any(row.activation_bytes for row in rows) else None,
-        forward=[row.forward for row in rows],
-        backward=[row.backward + (row.recompute if s.recompute else 0) for row, s in zip(rows, plan.stages)],
-    )
 
 
 def _summary(schedule: Schedule, result: Simulation) -> dict[str, object]:

@@ -12,13 +12,12 @@ from halocline.models.zoo import find
 from halocline.plan.flags.fields import flat
 from halocline.plan.plan import Plan
 from halocline.plan.settings import PlanSettings
-from halocline.train.settings import ModelSettings, Settings
+from halocline.train.settings import TOLERANCE, ModelSettings, Settings
 
 if TYPE_CHECKING:
     from halocline.runtime.proof.verify import Differences
     from halocline.train.trial import Misread
 
-TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 """The largest difference that counts as exact, by dtype."""
 _ROWS, _NAMES = 20, 4
 

@@ -166,7 +166,9 @@ class Engine(State):
             self.statistics,
             self.shapes,
             self._first_looks(shared),
-            events=Events([self.world.logbook, *filter(None, [self._recorder]), *observers]),
+            events=Events(
+                [self.world.logbook, *filter(None, [self._recorder]), *observers], marks_of(self.world.device)
+            ),
             sharding=self.sharding,
             simulated=simulated,
         )

@@ -74,8 +74,10 @@ class TimeMarks:
 
 
 class Observer:
-    """Is told of events. A subclass has the methods that it wants to hear by; `mark` is None without `marks`."""
+    """Is told of events. A subclass has the methods that it wants to hear by. `mark` is a moment on its clock `marks`:
+    the engine's device's, where it is `timed` and brings none; else None."""
 
+    timed = False
     marks: Marks | None = None
 
     def step_begins(self, step: int, mark: Mark) -> None: ...
@@ -94,13 +96,16 @@ class Observer:
 class Events:
     """Tells observers. Whoever share a clock share its marks; an event that nobody hears costs a call."""
 
-    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+    def __init__(self, observers: Sequence[Observer] = (), device: Marks | None = None) -> None:
+        """`device` is the clock of those that bring none."""
         for observer in observers:
             if not isinstance(observer, Observer):
                 raise ValueError(
                     f"an observer is a {type(observer).__name__}: make it a subclass of halocline.Observer, with the "
                     f"methods that it wants to hear by"
                 )
+            if observer.timed and observer.marks is None:
+                observer.marks = device
         self.observers = tuple(observers)
         self.clocks = tuple(dict.fromkeys(o.marks for o in observers if o.marks is not None))
         self.begin, self.wait, self.ready, self.end = map(self._telling, ("begin", "wait", "ready", "end"))

@@ -37,6 +37,8 @@ METERS = ("auto", "nvml", "zeus", "zeus:gpu", "zeus:soc", "zeus:cpu", "simulated
 OBJECTIVES = ("causal", "masked", "spans")
 SYNTHETIC, LESIONS, CIFAR = "synthetic", "lesions", "cifar10:"
 LATEST = "latest"
+TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
+"""The largest difference from one device that counts as exact, by dtype."""
 ENDS = {"steps", "epochs"}
 """Settings that say when a run ends: one that is said takes the place of both."""
 SHAPE = {one.flag for one in settings_of(PlanSettings).values() if one.default is None} - {

@@ -31,12 +31,11 @@ from halocline.runtime.proof.norms import MisreadNorms, WrittenNorms
 from halocline.runtime.proof.verify import Differences, Reference, between, compare, reference
 from halocline.runtime.stage import Loss
 from halocline.runtime.updating import MakeOptimizer
+from halocline.train.settings import TOLERANCE
 
 LOSSES: dict[str, Loss] = {"cross-entropy": F.cross_entropy, "mse": F.mse_loss}
 IGNORED = -100
 """The target of a word that is not to be predicted."""
-TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
-"""The largest difference that counts as exact, by dtype."""
 
 
 def optimizer(parameters: Any) -> torch.optim.Optimizer:
