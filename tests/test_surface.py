@@ -10,15 +10,24 @@ import halocline
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("bring-your-own-model", "checkpoints", "models", "runtime", "transformers")
+    for name in (
+        "bring-your-own-model",
+        "checkpoints",
+        "data",
+        "energy",
+        "models",
+        "runtime",
+        "training",
+        "transformers",
+    )
 ]
 
 SURFACE = [
     *("Costs", "Engine", "Layout", "Model", "Observer", "Plan", "Schedule", "Settings", "Simulation", "Spec", "Stage"),
     "Trainer",
-    *("check", "generate", "join", "run_local", "simulate", "tiling", "verify"),
+    *("check", "data", "energy", "generate", "join", "run_local", "simulate", "tiling", "verify"),
 ]
-WITH_TORCH = {"Engine", "Model", "Spec", "Trainer", "join", "run_local", "tiling", "verify"}
+WITH_TORCH = {"data", "Engine", "Model", "Spec", "Trainer", "join", "run_local", "tiling", "verify"}
 
 
 def test_the_public_surface_is_this() -> None:
@@ -43,7 +52,7 @@ def test_documents_name_nothing_deeper() -> None:
     for path in DOCUMENTS:
         for line in path.read_text(encoding="utf-8").splitlines():
             deeper = re.search(
-                r"(?:from|import) halocline\.(?!tiling\b)|halocline\.(?!tiling\b)\w+\.\w+\.",
+                r"(?:from|import) halocline\.(?!(tiling|data|energy)\b)|halocline\.(?!tiling\b)\w+\.\w+\.",
                 line.replace("-m halocline.", ""),
             )
             assert deeper is None, f"{path.name}: {line.strip()}"
@@ -52,7 +61,7 @@ def test_documents_name_nothing_deeper() -> None:
 def test_a_room_does_not_hide_a_name() -> None:
     """A public function with the name of a room would become that room as soon as the room is imported."""
     rooms = {path.name for path in Path(halocline.__file__).parent.iterdir() if path.is_dir()}
-    assert rooms & set(SURFACE) == {"tiling"}
+    assert rooms & set(SURFACE) == {"data", "energy", "tiling"}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

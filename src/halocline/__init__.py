@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halocline import tiling
+    from halocline import data, energy, tiling
     from halocline.data.dataset import Spec
     from halocline.models.model import Model
     from halocline.plan import Layout, Plan, Stage
@@ -57,6 +57,8 @@ __all__ = [
     "Stage",
     "Trainer",
     "check",
+    "data",
+    "energy",
     "generate",
     "join",
     "run_local",
@@ -69,8 +71,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(import_module(f"halocline.{_HOMES[name]}"), name)
-    elif name == "tiling":
-        value = import_module("halocline.tiling")
+    elif name in ("data", "energy", "tiling"):
+        value = import_module(f"halocline.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value  # the next access finds it without coming here
