@@ -12,7 +12,7 @@ import pytest
 from halocline.energy.client import Client, RankClient
 from halocline.energy.controller import Controller
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.profile.sampler import CounterWatch
+from halocline.energy.device.meter import CounterWatch
 from halocline.energy.server_player import Played, ServerPlayer
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.simulated.law import Law
@@ -129,7 +129,7 @@ class Job:
             over=self.windows[rank].append,
         )
         marks, sampler = TimeMarks(device.time), CounterWatch(device)
-        return Controller(row, marks, sampler=sampler, clock=clock, player=player, listeners=[player])
+        return Controller(row, marks, sampler=sampler, clock=clock, player=player)
 
     def play(self, windows: int, warmup: int = 1, steps: int = 3) -> None:
         observers = [[device, controller] for device, controller in zip(self.devices, self.controllers)]

@@ -14,18 +14,16 @@ from typing import Any
 import torch
 
 from halocline.energy.client import Client, RankClient, ServerGone, ServerRefused
-from halocline.energy.controller import Controller, Listener
+from halocline.energy.controller import Controller, Player
 from halocline.energy.device.clock import GuardedClock
 from halocline.energy.device.devices import open_device
-from halocline.energy.device.meter import Clock, Meter
+from halocline.energy.device.meter import Clock, CounterWatch, Meter
 from halocline.energy.profile.attribution import Measurement
-from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.sweep import Report, Sweep, SweepPlayer
 from halocline.energy.profile.table import PROFILE, Estimate, write_profile
 from halocline.energy.profile.timing_csv import TimingCsv
-from halocline.energy.server_player import ServerPlayer
+from halocline.energy.server_player import ServerPlayer, WindowLog
 from halocline.energy.simulated.device import SimulatedDevice
-from halocline.energy.window_log import WindowLog
 from halocline.plan.plan import Plan
 from halocline.runtime.marks import marks_of
 from halocline.runtime.processes.world import World, gathered
@@ -100,18 +98,16 @@ class Equipment:
     def _control(self, row: Sequence[Instruction]) -> Controller:
         settings, device = self._settings, self._device
         name = device.name if device is not None else None
-        clock, player = None, None
-        listeners: list[Listener] = []
+        clock = None
+        player: Player | None = None
         if settings.energy.energy_server or settings.energy.sweep:
             clock = GuardedClock(device, self._say) if isinstance(device, Clock) else None
             frequencies: list[int] = clock.frequencies() if clock is not None else []
-            playing = (
+            player = (
                 self._from_server(row, frequencies) if settings.energy.energy_server else self._sweeping(row, clock)
             )
-            player = playing
-            listeners.append(playing)
-        if settings.energy.timing_csv:
-            listeners.append(TimingCsv(self._directory, self._world.rank, meter=name, say=self._say))
+        timing_csv = settings.energy.timing_csv
+        listeners = [TimingCsv(self._directory, self._world.rank, meter=name, say=self._say)] if timing_csv else []
         sampler = CounterWatch(device) if device is not None else None
         return Controller(row, self._marks(), sampler=sampler, clock=clock, player=player, listeners=listeners)
 

@@ -15,8 +15,8 @@ import pytest
 from halocline.cli import main
 from halocline.energy.controller import Controller
 from halocline.energy.device.clock import GuardedClock
+from halocline.energy.device.meter import CounterWatch
 from halocline.energy.profile.offline import Missing, derive
-from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.sweep import Report, Sweep, SweepPlayer
 from halocline.energy.profile.table import ERRORS, ProfileTable, write_profile
 from halocline.energy.profile.timing_csv import TimingCsv
@@ -69,7 +69,7 @@ def swept(plan: Plan, directory: Path, **options: Any) -> list[Sweep]:
             sampler=CounterWatch(device),
             clock=clock,
             player=player,
-            listeners=[player, files],
+            listeners=[files],
         )
         sweeps.append(sweep)
         observers.append([device, controller])

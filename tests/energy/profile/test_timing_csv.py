@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from halocline.energy.controller import Controller, DeviceStep
-from halocline.energy.device.meter import Reading
+from halocline.energy.controller import Controller, DeviceStep, Span
+from halocline.energy.device.meter import CounterWatch, Reading
 from halocline.energy.profile.offline import ranks_in, read_energy, read_instructions
-from halocline.energy.profile.sampler import CounterWatch
-from halocline.energy.profile.span import Span
 from halocline.energy.profile.timing_csv import TimingCsv, energy_file, instructions_file, meter_name
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
@@ -93,7 +91,7 @@ import sys, os, signal
 from halocline.energy.profile.timing_csv import TimingCsv
 from halocline.energy.controller import DeviceStep
 from halocline.energy.device.meter import Reading
-from halocline.energy.profile.span import Span
+from halocline.energy.controller import Span
 from halocline.schedule.instruction import Instruction
 file = TimingCsv(sys.argv[1], 0, meter="simulated")
 for number in range(50):

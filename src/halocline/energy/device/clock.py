@@ -1,5 +1,5 @@
 """A clock that is safe to hold: the device is told only where the frequency changes, and gets its own clock back
-however this process ends.
+however this process ends; and who sets it while training goes on (`Setter`).
 
     the process ends by ...                     and the clock is reset by ...
     returning, an exception, Ctrl-C, sys.exit   close(), called by whoever made it or at exit
@@ -22,8 +22,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from halocline.energy.device.meter import Clock, ClockRefused
+
+if TYPE_CHECKING:  # the warden needs no schedules
+    from halocline.schedule.events import Mark, Marks
 
 _WATCHING = b"watching\n"
 """What the warden says once nothing can end it but the end of whom it watches."""
@@ -134,6 +139,36 @@ class GuardedClock:
         if self._warden.stdout.readline() != _WATCHING:
             raise ClockRefused(f"the process that would reset the clock of {self.name} has ended: see what it said")
         self._touched = True
+
+
+class Setter:
+    """Sets a clock when the device has come to a mark, from a thread of its own, so that training never waits for a
+    driver. It is asked only where the frequency changes."""
+
+    def __init__(self, clock: GuardedClock, marks: Marks) -> None:
+        self._clock, self._marks = clock, marks
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="halocline-clock")
+        self._latest: Future[None] | None = None
+        self._last: int | None = None
+
+    def at(self, mark: Mark, frequency: int | None) -> None:
+        """When the device has come to the mark, run at this many MHz, or (None) at the device's own choice."""
+        if frequency != self._last:
+            self._last = frequency
+            self._latest = self._thread.submit(self._set, mark, frequency)
+
+    def settle(self) -> None:
+        """Wait until all that was asked for is set."""
+        if self._latest is not None:
+            self._latest.result()
+
+    def close(self) -> None:
+        """Set nothing more."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _set(self, mark: Mark, frequency: int | None) -> None:
+        self._marks.wait(mark)
+        self._clock.set(frequency)
 
 
 # -- the warden ---------------------------------------------------------------------------------------------------

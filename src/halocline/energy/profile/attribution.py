@@ -22,11 +22,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from halocline.energy.controller import DeviceStep
+from halocline.energy.controller import DeviceStep, Span
 from halocline.energy.device.meter import Reading
-from halocline.energy.profile.span import Load, Span, load
 from halocline.energy.profile.table import Estimate
 from halocline.schedule.instruction import COMPUTE
+
+
+class Load(NamedTuple):
+    """What draws a power of its own: a kind of instruction of a stage at a frequency."""
+
+    stage: int
+    kind: str
+    frequency: int | None
+
+
+def load(span: Span) -> Load:
+    return Load(span.instruction.stage, span.instruction.kind, span.frequency)
+
 
 WAITING = Load(-1, "waiting", None)
 """The device is not at work: its power is the blocking power."""

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from halocline.energy.controller import BATCH_INPUT
+from halocline.energy.controller import BATCH_INPUT, Span
 from halocline.energy.device.meter import Reading
 from halocline.energy.profile.attribution import WAITING, Attribution, Powers, measurements
-from halocline.energy.profile.span import Span
 from halocline.energy.profile.table import Estimate, Found, of_team
 from halocline.energy.profile.timing_csv import (
     ENERGY_COLUMNS,

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from halocline.energy.controller import DeviceStep, Frequencies
+from halocline.energy.controller import DeviceStep, Frequencies, Player
 from halocline.energy.profile.attribution import Measurement, StepWindow
-from halocline.energy.profile.span import Span
 from halocline.energy.profile.table import Estimate, Found, of_team
 from halocline.schedule.instruction import COMPUTE, Instruction
 
@@ -113,8 +112,8 @@ class Sweep:
             descent.saw(cost)
 
 
-class SweepPlayer:
-    """A player and a listener of the controller: plays a sweep."""
+class SweepPlayer(Player):
+    """Plays a sweep."""
 
     def __init__(
         self,
@@ -146,12 +145,6 @@ class SweepPlayer:
         clocks = self.sweep.clocks
         return [clocks[stage] for stage in self._stages]
 
-    def span(self, span: Span) -> None:
-        """Steps are enough."""
-
     def step(self, step: DeviceStep) -> None:
         self._left -= 1
         self._window.add(step, self._left < self._steps)
-
-    def close(self) -> None:
-        """The sweep keeps what it saw."""

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from halocline.energy.controller import BATCH_INPUT, DeviceStep
-from halocline.energy.profile.span import Span
+from halocline.energy.controller import BATCH_INPUT, DeviceStep, Listener, Span
 from halocline.schedule.instruction import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -54,7 +53,7 @@ def meter_name(directory: str | Path) -> str | None:
     return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
 
-class TimingCsv:
+class TimingCsv(Listener):
     """A listener of the controller: one rank's two files. What was written survives a crash."""
 
     def __init__(
