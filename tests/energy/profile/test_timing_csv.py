@@ -68,9 +68,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     written(tmp_path, plan, steps=1)
     for rank, row in enumerate(generate(plan).ranks):
         wanted = [(i.kind, i.stage, i.microbatch) for i in row if i.kind in COMPUTE]
-        found = [t for t in read_instructions(tmp_path, rank) if t.kind in COMPUTE]
-        assert [(t.kind, t.stage, t.microbatch) for t in found] == wanted
-        assert all(t.end > t.start for t in found)
+        spans = [span for span in read_instructions(tmp_path, rank) if span.instruction.kind in COMPUTE]
+        assert [(i.kind, i.stage, i.microbatch) for i in (span.instruction for span in spans)] == wanted
+        assert all(span.end > span.start for span in spans)
         energy = read_energy(tmp_path, rank)
         assert [reading.time for reading in energy] == pytest.approx([0.1 * (n + 1) for n in range(len(energy))])
 
@@ -112,9 +112,13 @@ def test_the_originals_three_columns_are_enough(tmp_path: Path) -> None:
     instructions_file(tmp_path, 3).write_text(
         "instruction,start,end\nbatch_input,1.0,1.1\nforward_microstep,1.1,1.5\nbackward_microstep,1.5,2.25\n"
     )
-    rows = read_instructions(tmp_path, 3)
-    assert [row.kind for row in rows] == ["batch-input", "forward", "backward"]
-    assert rows[2][1:] == (1.5, 2.25, None, None, None)
+    spans = read_instructions(tmp_path, 3, stage=2)
+    assert [(i.kind, i.stage) for i in (span.instruction for span in spans)] == [
+        ("batch-input", 2),
+        ("forward", 2),
+        ("backward", 2),
+    ]
+    assert spans[2][1:] == (1.5, 2.25, None)
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

@@ -14,8 +14,16 @@ from halocline.energy.frontier.frontier import ease, slowness, solve
 from halocline.energy.server.digest import Digest
 from halocline.energy.server.schedulers import Roster, make_scheduler
 from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
-from halocline.energy.server.schedulers.point_solution import PointSolution
-from halocline.energy.server.schedulers.scheduler import DEPLOYED, FAILED, PROFILING, SOLVING, Notice, Turn
+from halocline.energy.server.schedulers.scheduler import (
+    DEPLOYED,
+    FAILED,
+    PROFILING,
+    SOLVING,
+    TURN,
+    Notice,
+    PointSolution,
+    Turn,
+)
 from halocline.energy.server.settings import ServerSettings
 from halocline.plan.plan import Plan
 from halocline.plan.stage import Stage
@@ -139,7 +147,7 @@ def test_sweep_solve_deploy(plan: Plan) -> None:
         assert scheduler.frequencies(turn, rank) == [(k, f) for k, f in row if k in COMPUTE]
     assert fastest.energy < frontier.all_max.energy
     # A turn that was kept gives the same frequencies.
-    assert Turn.from_text(turn.to_text()) == turn
+    assert TURN.validate_json(TURN.dump_json(turn)) == turn
 
 
 def test_a_profile_of_ranks_is_their_slowest_time_and_mean_energy() -> None:

@@ -152,7 +152,7 @@ class Pricing:
         """Watts of all ranks if all waited."""
         self.latency = ticks_of(latency)
         self._unit = unit
-        self._menu = Menu(profile, schedule.plan)
+        self.menu = Menu(profile, schedule.plan)
         self._priced: dict[tuple[object, ...], tuple[Choices, Curve, Steps]] = {}
         priced = [self._price(operation) for operation in self.graph.operations]
         self.choices = [choices for choices, _, _ in priced]
@@ -190,7 +190,7 @@ class Pricing:
         instruction, ranks, rebuilds, alone = operation
         key = (instruction.kind, instruction.stage, rebuilds, len(ranks), alone)
         if key not in self._priced:
-            choices = self._menu.of(instruction.kind, instruction.stage, rebuilds) or (_NOTHING,)
+            choices = self.menu.of(instruction.kind, instruction.stage, rebuilds) or (_NOTHING,)
             if not alone:
                 choices = (_slowest(choices),)
             count, power = len(ranks) * self.replicas, self._power(operation)

@@ -14,10 +14,10 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeVar
 
 from halocline.energy.controller import BATCH_INPUT, Span
 from halocline.energy.device.meter import Reading
@@ -31,6 +31,8 @@ from halocline.energy.profile.timing_csv import (
     instructions_file,
 )
 from halocline.schedule.instruction import FORWARD, Instruction
+
+T = TypeVar("T")
 
 _KINDS = {name: kind for kind, name in NAMES.items()}
 
@@ -79,7 +81,8 @@ def derive(directory: str | Path, missing: Missing | None = None) -> Derived:
     parts: dict[tuple[int, str, int], list[tuple[Estimate, Estimate]]] = {}
     blocking: list[Estimate] = []
     for number, rank in enumerate(ranks):
-        spans = _spans(read_instructions(directory, rank), number // (len(ranks) // stages), missing, str(directory))
+        spans = read_instructions(directory, rank, number // (len(ranks) // stages))
+        spans = _clocked([span for span in spans if span.instruction.kind != BATCH_INPUT], missing, str(directory))
         readings = read_energy(directory, rank)
         if len(readings) < 2:
             raise ValueError(
@@ -101,39 +104,31 @@ def derive(directory: str | Path, missing: Missing | None = None) -> Derived:
     return Derived(found, min(blocking, key=lambda power: power.error) if blocking else None)
 
 
-def _spans(rows: Sequence[Timed], stage: int, missing: Missing, where: str) -> list[Span]:
-    """The rows as spans, with stage and frequency; those whose frequency is in doubt keep None."""
-    inferred = _inferred(rows, missing) if missing.frequencies else None
+def _clocked(spans: Sequence[Span], missing: Missing, where: str) -> list[Span]:
+    """The spans with their frequencies; where it is in doubt it stays None."""
     # Where some rows say it, the others are from before the first clock was set.
-    said = any(row.frequency is not None for row in rows)
-    spans = []
-    for number, row in enumerate(rows):
-        if row.kind == BATCH_INPUT:
-            continue
-        frequency = row.frequency
-        if frequency is None:
-            frequency = inferred[number] if inferred is not None else missing.frequency
-            if frequency is None and inferred is None and not said:
-                raise ValueError(
-                    f"the files in {where} do not say at which frequency the run was: give --frequency MHZ, or "
-                    f"--frequencies with --num-warmup-steps, --num-prof-steps and --microbatches"
-                )
-        at = row.stage if row.stage is not None else stage
-        spans.append(Span(Instruction(row.kind, 0, at, row.microbatch or 0), row.start, row.end, frequency))
-    return spans
+    said = any(span.frequency is not None for span in spans)
+    if spans and not said and not missing.frequencies and missing.frequency is None:
+        raise ValueError(
+            f"the files in {where} do not say at which frequency the run was: give --frequency MHZ, or --frequencies "
+            f"with --num-warmup-steps, --num-prof-steps and --microbatches"
+        )
+    told = _inferred(spans, missing) if missing.frequencies else [missing.frequency] * len(spans)
+    return [s if s.frequency is not None else s._replace(frequency=frequency) for s, frequency in zip(spans, told)]
 
 
-def _inferred(rows: Sequence[Timed], missing: Missing) -> list[int | None]:
-    """The frequency of each row by counting steps."""
+def _inferred(spans: Sequence[Span], missing: Missing) -> list[int | None]:
+    """The frequency of each span by counting steps."""
     if missing.microbatches is None:
         raise ValueError(
             "frequencies can only be told by counting steps, and a step's forwards are unknown: give --microbatches"
         )
     found: list[int | None] = []
     forwards = 0
-    for row in rows:
-        step = max(0, forwards - (row.kind != FORWARD)) // missing.microbatches - missing.warmup
-        forwards += row.kind == FORWARD
+    for span in spans:
+        forward = span.instruction.kind == FORWARD
+        step = max(0, forwards - (not forward)) // missing.microbatches - missing.warmup
+        forwards += forward
         window, place = divmod(step, missing.steps)
         sure = min(_MARGIN, (missing.steps - 1) // 2)
         known = 0 <= window < len(missing.frequencies) and sure <= place < missing.steps - sure
@@ -167,58 +162,50 @@ def _pieces(spans: Sequence[Span]) -> list[list[Span]]:
 # -- the files -----------------------------------------------------------------------------------------------------
 
 
-class Timed(NamedTuple):
-    """A row of instructions-R.csv."""
-
-    kind: str
-    """An instruction's, or batch-input."""
-    start: float
-    end: float
-    stage: int | None = None
-    """None where the file does not say."""
-    microbatch: int | None = None
-    frequency: int | None = None
-
-
 def ranks_in(directory: str | Path) -> list[int]:
     """The ranks whose instructions are there."""
     names = (re.fullmatch(r"instructions-(\d+)\.csv", path.name) for path in Path(directory).glob("instructions-*.csv"))
     return sorted(int(name[1]) for name in names if name is not None)
 
 
-def read_instructions(directory: str | Path, rank: int) -> list[Timed]:
-    """A rank's rows in order of time."""
-    path = instructions_file(directory, rank)
-    rows = []
-    for number, row in _rows(path, INSTRUCTION_COLUMNS[:3]):
+def read_instructions(directory: str | Path, rank: int, stage: int = 0) -> list[Span]:
+    """A rank's rows in order of time; `stage` is that of rows that do not say theirs."""
+
+    def span(row: dict[str, str]) -> Span:
         name = row["instruction"]
         if name not in _KINDS:
-            raise ValueError(f"{path}:{number}: instruction {name!r} is not known: use one of {', '.join(_KINDS)}")
-        start, end = _number(path, number, row, "start"), _number(path, number, row, "end")
+            raise ValueError(f"instruction {name!r} is not known: use one of {', '.join(_KINDS)}")
+        start, end = _number(row, "start"), _number(row, "end")
         if end < start:
-            raise ValueError(f"{path}:{number}: end {end:.6f} comes before start {start:.6f}: remove the row")
-        optional = [_whole(path, number, row, column) for column in INSTRUCTION_COLUMNS[3:]]
-        rows.append(Timed(_KINDS[name], start, end, *optional))
+            raise ValueError(f"end {end:.6f} comes before start {start:.6f}: remove the row")
+        place, microbatch, frequency = (_whole(row, column) for column in INSTRUCTION_COLUMNS[3:])
+        instruction = Instruction(_KINDS[name], 0, stage if place is None else place, microbatch or 0)
+        return Span(instruction, start, end, frequency)
+
+    rows = _read(instructions_file(directory, rank), INSTRUCTION_COLUMNS[:3], span)
     return sorted(rows, key=lambda row: row.start)
 
 
 def read_energy(directory: str | Path, rank: int) -> list[Reading]:
     """A rank's counter."""
-    path = energy_file(directory, rank)
-    found: list[Reading] = []
-    for number, row in _rows(path, ENERGY_COLUMNS):
-        reading = Reading(_number(path, number, row, "time"), _number(path, number, row, "energy"))
-        if found and (reading.time <= found[-1].time or reading.energy < found[-1].energy):
+    last: Reading | None = None
+
+    def reading(row: dict[str, str]) -> Reading:
+        nonlocal last
+        found = Reading(_number(row, "time"), _number(row, "energy"))
+        if last is not None and (found.time <= last.time or found.energy < last.energy):
             raise ValueError(
-                f"{path}:{number}: {reading.time:.6f} s, {reading.energy:g} J does not come after {found[-1].time:.6f} "
-                f"s, {found[-1].energy:g} J: a counter only rises"
+                f"{found.time:.6f} s, {found.energy:g} J does not come after {last.time:.6f} s, {last.energy:g} J: "
+                f"a counter only rises"
             )
-        found.append(reading)
-    return found
+        last = found
+        return found
+
+    return _read(energy_file(directory, rank), ENERGY_COLUMNS, reading)
 
 
-def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[int, dict[str, str]]]:
-    """Every whole line with its number."""
+def _read(path: Path, needed: tuple[str, ...], parse: Callable[[dict[str, str]], T]) -> list[T]:
+    """What every whole line says. Errors name the file and the line."""
     text = path.read_text(encoding="utf-8-sig")
     lines = text.splitlines()
     if text and not text.endswith("\n"):
@@ -232,27 +219,28 @@ def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[int, dict[str, str]
         )
     rows = []
     for number, words in enumerate(found, start=2):
-        if len(words) != len(header):
-            raise ValueError(f"{path}:{number}: {len(words)} fields where the header has {len(header)}: fill the row")
-        rows.append((number, dict(zip(header, words))))
+        try:
+            if len(words) != len(header):
+                raise ValueError(f"{len(words)} fields where the header has {len(header)}: fill the row")
+            rows.append(parse(dict(zip(header, words))))
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}") from None
     return rows
 
 
-def _number(path: Path, number: int, row: dict[str, str], column: str) -> float:
+def _number(row: dict[str, str], column: str) -> float:
     try:
         value = float(row[column])
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{path}:{number}: {column} = {row[column]!r} is not a finite number: remove the row")
+        raise ValueError(f"{column} = {row[column]!r} is not a finite number: remove the row")
     return value
 
 
-def _whole(path: Path, number: int, row: dict[str, str], column: str) -> int | None:
+def _whole(row: dict[str, str], column: str) -> int | None:
     """A column that may be missing or empty."""
     word = row.get(column, "")
-    if not word:
-        return None
-    if not re.fullmatch(r"\d+", word):
-        raise ValueError(f"{path}:{number}: {column} = {word!r} is not a whole number: write one, or nothing")
-    return int(word)
+    if not re.fullmatch(r"\d*", word):
+        raise ValueError(f"{column} = {word!r} is not a whole number: write one, or nothing")
+    return int(word) if word else None

@@ -24,7 +24,7 @@ from halocline.energy.client import Seat
 from halocline.energy.server.digest import Digest, RoundLog, digest
 from halocline.energy.server.limits import Rates
 from halocline.energy.server.schedulers import Roster, Scheduler, make_scheduler
-from halocline.energy.server.schedulers.scheduler import Notice, Turn
+from halocline.energy.server.schedulers.scheduler import TURN, Notice, Turn
 from halocline.energy.server.settings import ServerSettings
 from halocline.energy.server.store import Store, StoredJob
 from halocline.energy.server.wire import JobInfo, RankInfo, Refusal, Result, Straggler
@@ -237,7 +237,7 @@ class Job:
         # Finding a plan takes a while the first time: not while others wait for an answer.
         await asyncio.to_thread(lambda: [scheduler.played(turn, rank) for rank in self.ranks])
         self._begin(self.round + 1, turn)
-        await self._store.add_round(self.name, self.round, turn.to_text())
+        await self._store.add_round(self.name, self.round, TURN.dump_json(turn).decode())
         if self.round % 64 == 0 and self.round > _KEPT_ROUNDS:
             await self._store.forget_reports(self.name, self.round - _KEPT_ROUNDS)
 
@@ -376,7 +376,7 @@ class Job:
                 assert self.scheduler is not None
                 if self.turn is not None:
                     self.scheduler.observe(self.turn, self._digests)
-                self._begin(round, Turn.from_text(stored.rounds[round]))
+                self._begin(round, TURN.validate_json(stored.rounds[round]))
             for rank, sha, kept in stored.reports.get(round, ()):
                 self._learn(rank, sha, Digest.from_text(kept))
             while at == round:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
-from halocline.energy.server.schedulers.point_solution import PointSolution
-from halocline.energy.server.schedulers.scheduler import AllMax, Roster, Scheduler
+from halocline.energy.server.schedulers.scheduler import AllMax, PointSolution, Roster, Scheduler
 from halocline.energy.server.settings import SCHEDULERS, ServerSettings
 
 

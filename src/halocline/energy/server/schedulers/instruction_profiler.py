@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import Frontier, ease, solve
@@ -31,7 +31,7 @@ from halocline.energy.server.schedulers.scheduler import (
     Turn,
 )
 from halocline.energy.server.settings import ServerSettings
-from halocline.energy.server.timeline import Draftsman, TimelineBar
+from halocline.energy.server.timeline import TimelineBar, timeline
 from halocline.energy.server.wire import Refusal
 from halocline.schedule.instruction import REDUCE
 
@@ -59,9 +59,6 @@ class InstructionProfiler(Scheduler):
         self._idle_time = self._idle_energy = 0.0
         self._eased: dict[Notice, FrequencyPlan | None] = {}
         """For a notice that names a rank, the plan of the straggler's own replica; None where there is none better."""
-        self._plan_at: Callable[[float], FrequencyPlan]
-        """The solution's plans: all ranks ask for the same few, and each takes a while to round to frequencies."""
-        self._draftsman: Draftsman | None = None
 
     @property
     def blocking_power(self) -> float:
@@ -127,7 +124,7 @@ class InstructionProfiler(Scheduler):
         if self.phase == SOLVING:
             try:
                 self.solution = solve(self._roster.schedule, profile, self.blocking_power)
-                self._draftsman = Draftsman(self._roster.schedule, profile)
+                # All ranks ask for the same few plans, and each takes a while to round to frequencies.
                 self._plan_at = functools.lru_cache(64)(self.solution.plan_at)
                 self.phase = DEPLOYED
             except ValueError as error:
@@ -152,9 +149,8 @@ class InstructionProfiler(Scheduler):
         if self.phase != DEPLOYED:
             return Turn(self.phase)
         assert self.solution is not None
-        factor = self._notice.factor if self._notice else 1.0
         eased = self._notice is not None and self._eased.get(self._notice) is not None
-        return Turn(DEPLOYED, time=self.solution.time_min * factor, notice=self._notice, eased=eased)
+        return Turn(DEPLOYED, time=self.solution.time_min * self._factor, notice=self._notice, eased=eased)
 
     def frequencies(self, turn: Turn, rank: int) -> Frequencies:
         if turn.clocks is not None:
@@ -162,18 +158,17 @@ class InstructionProfiler(Scheduler):
         return super().frequencies(turn, rank)
 
     def played(self, turn: Turn, rank: int) -> FrequencyPlan | None:
-        if turn.time is None or self.solution is None:
-            return None
         notice = turn.notice
         if turn.eased and notice is not None and notice.replica == self._roster.seats[rank].replica:
             own = self._eased.get(notice)
             if own is not None:
                 return own
-        return self._plan_at(self.solution.time_min if self._keeps_up(turn, rank) else turn.time)
+        return super().played(turn, rank)
 
     def drawn(self, plan: FrequencyPlan) -> list[TimelineBar]:
-        assert self._draftsman is not None
-        return self._draftsman.of(self._roster.rows_of(plan))
+        assert self.solution is not None
+        pricing = self.solution.pricing
+        return timeline(pricing.graph, pricing.menu, self._roster.rows_of(plan))
 
 
 def _common(roster: Roster, stage: int) -> list[int]:
