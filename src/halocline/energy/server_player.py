@@ -128,18 +128,16 @@ def window_file(directory: str | Path, rank: int) -> Path:
     return Path(directory) / f"energy-{rank}.jsonl"
 
 
-class WindowLog:
-    """One rank's file."""
+def window_log(directory: str | Path, rank: int, device: str) -> Callable[[Played], None]:
+    """Begins a rank's file; what it returns adds a window."""
+    path = window_file(directory, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("", encoding="utf-8")
 
-    def __init__(self, directory: str | Path, rank: int, device: str) -> None:
-        self._device = device
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        self._file = open(window_file(directory, rank), "w", buffering=1, encoding="utf-8")
-
-    def write(self, played: Played) -> None:
+    def add(played: Played) -> None:
         schedule, energies = played.schedule, played.energies
-        facts: dict[str, Any] = {
-            "device": self._device,
+        facts = {
+            "device": device,
             "phase": schedule.phase if schedule is not None else "no server",
             "round": schedule.round if schedule is not None else None,
             "steps": len(played.times),
@@ -149,10 +147,10 @@ class WindowLog:
             "planned_time": schedule.time if schedule is not None else None,
             "planned_energy": schedule.energy if schedule is not None else None,
         }
-        self._file.write(json.dumps(facts) + "\n")
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(facts) + "\n")
 
-    def close(self) -> None:
-        self._file.close()
+    return add
 
 
 def read_windows(directory: str | Path, rank: int) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from halocline.energy.profile.attribution import Measurement
 from halocline.energy.profile.sweep import Report, Sweep, SweepPlayer
 from halocline.energy.profile.table import PROFILE, Estimate, write_profile
 from halocline.energy.profile.timing_csv import TimingCsv
-from halocline.energy.server_player import ServerPlayer, WindowLog
+from halocline.energy.server_player import ServerPlayer, window_log
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan.plan import Plan
 from halocline.runtime.marks import marks_of
@@ -45,7 +45,6 @@ class Equipment:
         self.simulated: SimulatedDevice | None = None
         """Both for the engine."""
         self.sweep: Sweep | None = None
-        self._log: WindowLog | None = None
         self._controller: Controller | None = None
         if not (settings.energy.timing_csv or settings.energy.energy_server or settings.energy.sweep):
             return
@@ -64,8 +63,6 @@ class Equipment:
         """Give the clock back, and write what was found."""
         if self._controller is not None:
             self._controller.close()
-        if self._log is not None:
-            self._log.close()
         if self.sweep is not None and self.sweep.found and self._world.rank == 0:
             assert self._device is not None
             target = self._settings.energy.profile or self._directory / PROFILE
@@ -115,7 +112,6 @@ class Equipment:
         assert self._settings.energy.energy_server is not None
         name = self._device.name if self._device is not None else "unmeasured"
         connection = _Connection(self._settings, self._plan, self._world, frequencies, name, self._say)
-        self._log = WindowLog(self._directory, self._world.rank, name)
         return ServerPlayer(
             connection.open,
             row,
@@ -124,7 +120,7 @@ class Equipment:
             warmup=self._settings.energy.profile_warmup,
             settle=self._settle(),
             say=self._say,
-            over=self._log.write,
+            over=window_log(self._directory, self._world.rank, name),
         )
 
     def _sweeping(self, row: Sequence[Instruction], clock: GuardedClock | None) -> SweepPlayer:

@@ -38,10 +38,12 @@ class GuardedClock:
     """Wraps a clock. Safe to use from several threads."""
 
     def __init__(self, clock: Clock, say: Callable[[str], None] = lambda _: None) -> None:
-        self._clock, self._say = clock, say
+        self._clock, self._name, self._say = clock, clock.name, say
         self._lock = threading.RLock()  # Ctrl-C may close it while the same thread sets it
         self._current: int | None = None
-        self._touched = self._refused = self._closed = False
+        self._touched = self._closed = False
+        self.refused = False
+        """Whether the device does not let this process set its clock."""
         self._warden: subprocess.Popen[bytes] | None = None
         self.sets = 0
         """How often the device was told."""
@@ -52,28 +54,19 @@ class GuardedClock:
             self._refuse(error)
 
     @property
-    def name(self) -> str:
-        return self._clock.name
-
-    @property
-    def refused(self) -> bool:
-        """Whether the device does not let this process set its clock."""
-        return self._refused
-
-    @property
     def stuck(self) -> int | None:
         """MHz at which the device runs, if it does not let this process set its clock."""
-        return self._clock.actual() if self._refused else None
+        return self._clock.actual() if self.refused else None
 
     def frequencies(self) -> list[int]:
         """MHz that can be set, highest first; none where none can."""
-        return [] if self._refused else list(self._frequencies)
+        return [] if self.refused else list(self._frequencies)
 
     def set(self, frequency: int | None) -> bool:
         """Run at this many MHz, or (None) at the device's own choice; whether the device does so now. Where it refuses,
         that is said once and measuring goes on."""
         with self._lock:
-            if self._closed or self._refused:
+            if self._closed or self.refused:
                 return frequency is None
             if frequency == self._current:
                 return True
@@ -83,7 +76,7 @@ class GuardedClock:
             if frequency not in self._frequencies:
                 ends = f", {self._frequencies[0]} to {self._frequencies[-1]} MHz" if self._frequencies else ""
                 raise ValueError(
-                    f"{frequency} MHz cannot be set: {self.name} has {len(self._frequencies)} frequencies{ends}; use a "
+                    f"{frequency} MHz cannot be set: {self._name} has {len(self._frequencies)} frequencies{ends}; use a "
                     f"plan made for this device"
                 )
             try:
@@ -118,8 +111,8 @@ class GuardedClock:
                 self._warden.communicate(b"done\n")
 
     def _refuse(self, error: ClockRefused) -> None:
-        if not self._refused:
-            self._refused, self._current = True, None
+        if not self.refused:
+            self.refused, self._current = True, None
             self._say(f"{error}; measuring goes on at the device's own clock")
 
     def _watch(self) -> None:
@@ -134,10 +127,10 @@ class GuardedClock:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
         except OSError as error:
-            raise ClockRefused(f"no process could be started to reset the clock of {self.name}: {error}") from error
+            raise ClockRefused(f"no process could be started to reset the clock of {self._name}: {error}") from error
         assert self._warden.stdout is not None
         if self._warden.stdout.readline() != _WATCHING:
-            raise ClockRefused(f"the process that would reset the clock of {self.name} has ended: see what it said")
+            raise ClockRefused(f"the process that would reset the clock of {self._name} has ended: see what it said")
         self._touched = True
 
 

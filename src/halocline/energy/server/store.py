@@ -68,16 +68,9 @@ class Store:
         self._pending: list[_Write] = []
         self._flushing: asyncio.Task[None] | None = None
         self._failure: StoreFailed | None = None
-        with self._readable():
+        with self._readable(), contextlib.ExitStack() as undo:
             self._database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
-        try:
-            self._open(path)
-        except BaseException:
-            self._database.close()
-            raise
-
-    def _open(self, path: Path) -> None:
-        with self._readable():
+            undo.callback(self._database.close)
             # Two servers on one file would each answer for half of the jobs.
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -92,6 +85,7 @@ class Store:
                 self._database.execute(statement)
             self._database.execute(f"PRAGMA user_version = {_VERSION}")
             self._database.execute("COMMIT")
+            undo.pop_all()
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
