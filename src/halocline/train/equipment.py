@@ -127,8 +127,7 @@ class Equipment:
         settings, world = self._settings, self._world
         shared = set.intersection(*map(set, gathered(world, clock.frequencies() if clock is not None else [])))
         self.sweep = Sweep(
-            len(self._plan.stages),
-            sorted(shared, reverse=True),
+            [sorted(shared, reverse=True)] * len(self._plan.stages),
             lowest=settings.energy.lowest_frequency,
             stride=settings.energy.frequency_stride,
         )

@@ -53,7 +53,7 @@ def swept(plan: Plan, directory: Path, **options: Any) -> list[Sweep]:
     for rank in range(ranks):
         device = SimulatedDevice(directory / "rack", schedule, rank, work=WORK[:stages], locked=locked)
         clock = GuardedClock(device)
-        sweep = Sweep(stages, clock.frequencies(), **options)
+        sweep = Sweep([clock.frequencies()] * stages, **options)
         player = SweepPlayer(
             sweep,
             schedule.ranks[rank],
@@ -151,7 +151,7 @@ def test_a_clock_that_may_not_be_set_gives_the_row_it_has(tmp_path: Path) -> Non
 
 def test_nothing_to_sweep_is_refused() -> None:
     with pytest.raises(ValueError, match="0 frequencies to sweep: use --meter simulated"):
-        Sweep(2, [])
+        Sweep([[], []])
 
 
 def test_a_profile_is_written_with_its_errors(run: tuple[list[Sweep], Path], tmp_path: Path) -> None:

@@ -193,7 +193,8 @@ def test_devices_without_a_common_frequency_are_refused() -> None:
 def test_a_frontier_that_cannot_be_had_leaves_everything_at_the_highest() -> None:
     roster = roster_of(PLANS["pp"])
     scheduler, _ = swept(roster)
-    scheduler._rows = {key: row for key, row in scheduler._rows.items() if key[0] < 2}
+    found = scheduler._sweep.found
+    scheduler._sweep.found = {key: row for key, row in found.items() if key[0] < 2}
     scheduler.solve()
     assert scheduler.phase == FAILED and "2 stages and the plan 3" in scheduler.reason
     assert {f for _, f in scheduler.frequencies(scheduler.turn(), 0)} == {1400}

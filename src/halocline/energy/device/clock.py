@@ -76,8 +76,8 @@ class GuardedClock:
             if frequency not in self._frequencies:
                 ends = f", {self._frequencies[0]} to {self._frequencies[-1]} MHz" if self._frequencies else ""
                 raise ValueError(
-                    f"{frequency} MHz cannot be set: {self._name} has {len(self._frequencies)} frequencies{ends}; use a "
-                    f"plan made for this device"
+                    f"{frequency} MHz cannot be set: {self._name} has {len(self._frequencies)} frequencies{ends}; use "
+                    f"a plan made for this device"
                 )
             try:
                 self._watch()

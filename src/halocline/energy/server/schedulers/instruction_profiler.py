@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import Frontier, ease, solve
-from halocline.energy.profile.sweep import Descent
-from halocline.energy.profile.table import Estimate, ProfileTable, Row, of_team
-from halocline.energy.server.digest import Digest, Part
+from halocline.energy.profile.attribution import Measurement
+from halocline.energy.profile.sweep import Report, Sweep
+from halocline.energy.profile.table import Estimate, ProfileTable, Row
+from halocline.energy.server.digest import Digest
 from halocline.energy.server.schedulers.scheduler import (
     DEPLOYED,
     FAILED,
@@ -33,7 +34,6 @@ from halocline.energy.server.schedulers.scheduler import (
 from halocline.energy.server.settings import ServerSettings
 from halocline.energy.server.timeline import TimelineBar, timeline
 from halocline.energy.server.wire import Refusal
-from halocline.schedule.instruction import REDUCE
 
 _LOG = logging.getLogger("halocline.energy.server")
 
@@ -46,16 +46,12 @@ class InstructionProfiler(Scheduler):
     def __init__(self, roster: Roster, settings: ServerSettings) -> None:
         super().__init__(roster)
         self.phase = PROFILING
-        self._descents = [
-            Descent(
-                _common(roster, stage),
-                lowest=settings.lowest_frequency,
-                stride=settings.stride,
-                patience=settings.patience,
-            )
-            for stage in range(len(roster.members))
-        ]
-        self._rows: dict[tuple[int, str, int], Row] = {}
+        self._sweep = Sweep(
+            [_common(roster, stage) for stage in range(len(roster.members))],
+            lowest=settings.lowest_frequency,
+            stride=settings.stride,
+            patience=settings.patience,
+        )
         self._idle_time = self._idle_energy = 0.0
         self._eased: dict[Notice, FrequencyPlan | None] = {}
         """For a notice that names a rank, the plan of the straggler's own replica; None where there is none better."""
@@ -71,7 +67,8 @@ class InstructionProfiler(Scheduler):
     def profile(self) -> ProfileTable | None:
         """What has been measured so far; None before every stage has."""
         try:
-            return ProfileTable(tuple(self._rows[key] for key in sorted(self._rows)), note=self._roster.device)
+            rows = (Row(*key, time.value, energy.value) for key, (time, energy) in sorted(self._sweep.found.items()))
+            return ProfileTable(tuple(rows), note=self._roster.device)
         except ValueError:
             return None
 
@@ -98,16 +95,10 @@ class InstructionProfiler(Scheduler):
         for digest in (digest for found in reports.values() for digest in found):
             self._idle_time += max(0.0, digest.time - digest.busy)
             self._idle_energy += max(0.0, digest.energy - digest.spent)
-        power = self.blocking_power
-        for stage, (descent, clock) in enumerate(zip(self._descents, turn.clocks)):
-            found = [digest for rank in self._roster.members[stage] for digest in reports.get(rank, ())]
-            if descent.done or clock != descent.frequency or not found:
-                continue
-            parts = sorted({part for digest in found for part in digest.times.keys() & digest.energies.keys()})
-            rows = [_row(part, clock, found) for part in parts if part[0] == stage]
-            self._rows |= {row[:3]: row for row in rows}
-            descent.saw(sum(row.energy - power * row.time for row in rows if row.instruction != REDUCE))
-        if all(descent.done for descent in self._descents):
+        self._sweep.blocking = Estimate(self.blocking_power, 0.0)
+        if turn.clocks == self._sweep.clocks:
+            self._sweep.saw([_report(digest) for found in reports.values() for digest in found])
+        if self._sweep.done:
             self.phase = SOLVING
 
     # -- solving -------------------------------------------------------------------------------------------------
@@ -145,7 +136,7 @@ class InstructionProfiler(Scheduler):
 
     def turn(self) -> Turn:
         if self.phase == PROFILING:
-            return Turn(PROFILING, clocks=tuple(descent.frequency for descent in self._descents))
+            return Turn(PROFILING, clocks=self._sweep.clocks)
         if self.phase != DEPLOYED:
             return Turn(self.phase)
         assert self.solution is not None
@@ -183,8 +174,11 @@ def _common(roster: Roster, stage: int) -> list[int]:
     return sorted(shared, reverse=True)
 
 
-def _row(part: Part, frequency: int, found: Sequence[Digest]) -> Row:
-    both = [digest for digest in found if part in digest.times and part in digest.energies]
-    times = [Estimate(digest.times[part], 0.0) for digest in both]
-    time, energy = of_team(times, [Estimate(digest.energies[part], 0.0) for digest in both])
-    return Row(*part, frequency, time.value, energy.value)
+def _report(digest: Digest) -> Report:
+    return Report(
+        [
+            Measurement(*part, None, Estimate(time, 0.0), Estimate(digest.energies[part], 0.0))
+            for part, time in digest.times.items()
+            if part in digest.energies
+        ]
+    )
