@@ -12,9 +12,9 @@ from halocline.energy.client import Seat, job_degrees
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import ease, slowness, solve
 from halocline.energy.server.digest import Digest
-from halocline.energy.server.schedulers import Roster, make_scheduler
-from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
-from halocline.energy.server.schedulers.scheduler import (
+from halocline.energy.server.instruction_profiler import InstructionProfiler
+from halocline.energy.server.job import make_scheduler
+from halocline.energy.server.schedulers import (
     DEPLOYED,
     FAILED,
     PROFILING,
@@ -22,6 +22,7 @@ from halocline.energy.server.schedulers.scheduler import (
     TURN,
     Notice,
     PointSolution,
+    Roster,
     Turn,
 )
 from halocline.energy.server.settings import ServerSettings

@@ -24,10 +24,7 @@ class ZeusMeter:
 
     def __init__(self, name: str, millijoules: Callable[[], float]) -> None:
         self._name, self._millijoules = name, millijoules
-
-    @property
-    def name(self) -> str:
-        return f"{self._name} by zeus"
+        self.name = f"{name} by zeus"
 
     def time(self) -> float:
         return time.time()

@@ -67,9 +67,8 @@ class Rounder:
         self._behind = [0] * len(steps)
         """Ticks from an operation's end to the end of all, if everything after it runs as fast as it can."""
         for number in reversed(range(len(steps))):
-            for then, wait in self._after[number]:
-                behind = wait + steps[then].times[0] + self._behind[then]
-                self._behind[number] = max(self._behind[number], behind)
+            behind = [wait + steps[then].times[0] + self._behind[then] for then, wait in self._after[number]]
+            self._behind[number] = max(behind, default=0)
 
     def round(self, begins: Sequence[int], ends: Sequence[int], deadline: int, good: float) -> list[Pick]:
         """A pick for each operation. A cost of `good` joules needs no further try."""

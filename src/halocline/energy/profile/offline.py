@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from halocline.energy.controller import BATCH_INPUT, Span
 from halocline.energy.device.meter import Reading
@@ -58,8 +58,7 @@ class Missing:
     """Of the pipe (left out: a stage per rank)."""
 
 
-@dataclass(frozen=True)
-class Derived:
+class Derived(NamedTuple):
     """What the files tell."""
 
     found: Found

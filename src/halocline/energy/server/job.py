@@ -22,9 +22,9 @@ from typing import Any
 
 from halocline.energy.client import Seat
 from halocline.energy.server.digest import Digest, RoundLog, digest
+from halocline.energy.server.instruction_profiler import InstructionProfiler
 from halocline.energy.server.limits import Rates
-from halocline.energy.server.schedulers import Roster, Scheduler, make_scheduler
-from halocline.energy.server.schedulers.scheduler import TURN, Notice, Turn
+from halocline.energy.server.schedulers import TURN, AllMax, Notice, PointSolution, Roster, Scheduler, Turn
 from halocline.energy.server.settings import ServerSettings
 from halocline.energy.server.store import Store, StoredJob
 from halocline.energy.server.wire import JobInfo, RankInfo, Refusal, Result, Straggler
@@ -82,6 +82,13 @@ class Gate:
             self._opened.exception()  # it may be that nobody waits any more
         else:
             self._opened.set_result(None)
+
+
+def make_scheduler(name: str, roster: Roster, settings: ServerSettings) -> Scheduler:
+    """The scheduler of a job, before anything has been played."""
+    if name == "all-max":
+        return AllMax(roster)
+    return PointSolution(roster, settings.plans) if name == "point-solution" else InstructionProfiler(roster, settings)
 
 
 class Job:

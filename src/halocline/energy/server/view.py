@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from itertools import accumulate, islice
 from typing import Any
 
+from halocline.energy.server.instruction_profiler import InstructionProfiler
 from halocline.energy.server.job import Job
-from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
-from halocline.energy.server.schedulers.scheduler import GivenPlans
+from halocline.energy.server.schedulers import GivenPlans
 from halocline.energy.server.store import Store
 from halocline.plan.plan import Plan
 

@@ -20,7 +20,7 @@ from halocline.energy.profile.attribution import Measurement
 from halocline.energy.profile.sweep import Report, Sweep
 from halocline.energy.profile.table import Estimate, ProfileTable, Row
 from halocline.energy.server.digest import Digest
-from halocline.energy.server.schedulers.scheduler import (
+from halocline.energy.server.schedulers import (
     DEPLOYED,
     FAILED,
     PROFILING,
