@@ -12,8 +12,15 @@ import pytest
 
 from halocline.energy.controller import Controller, DeviceStep, Span
 from halocline.energy.device.meter import CounterWatch, Reading
-from halocline.energy.profile.offline import ranks_in, read_energy, read_instructions
-from halocline.energy.profile.timing_csv import TimingCsv, energy_file, instructions_file, meter_name
+from halocline.energy.profile.timing_csv import (
+    TimingCsv,
+    energy_file,
+    instructions_file,
+    meter_name,
+    ranks_in,
+    read_energy,
+    read_instructions,
+)
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
 from halocline.schedule import generate

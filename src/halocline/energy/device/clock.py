@@ -190,7 +190,7 @@ def _reset(kind: str, name: str) -> None:
 
         Nvml(name).reset()
     elif kind == "zeus":
-        from halocline.energy.device.zeus_device import ZeusGpu, open_zeus
+        from halocline.energy.device.devices import ZeusGpu, open_zeus
 
         found = open_zeus("gpu", int(name))
         assert isinstance(found, ZeusGpu)

@@ -1,5 +1,5 @@
 """The profile of a run that is over, from its timing files (see timing_csv): what a sweep would have found, without
-running again. A last line that was cut off by a crash is left out.
+running again.
 
 Files of ours carry stage and frequency with every row. Perseus's do not: then the stage follows from the rank, and the
 frequency is one for the whole run, or follows from the steps, some at each frequency from the first down:
@@ -11,30 +11,17 @@ frequency is one for the whole run, or follows from the steps, some at each freq
 
 from __future__ import annotations
 
-import csv
-import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from halocline.energy.controller import BATCH_INPUT, Span
 from halocline.energy.device.meter import Reading
 from halocline.energy.profile.attribution import WAITING, Attribution, Powers, measurements
 from halocline.energy.profile.table import Estimate, Found, of_team
-from halocline.energy.profile.timing_csv import (
-    ENERGY_COLUMNS,
-    INSTRUCTION_COLUMNS,
-    NAMES,
-    energy_file,
-    instructions_file,
-)
-from halocline.schedule.instruction import FORWARD, Instruction
-
-T = TypeVar("T")
-
-_KINDS = {name: kind for kind, name in NAMES.items()}
+from halocline.energy.profile.timing_csv import ranks_in, read_energy, read_instructions
+from halocline.schedule.instruction import FORWARD
 
 _MARGIN = 2
 """Steps that are left out on each side of a change of frequency that is only inferred."""
@@ -156,90 +143,3 @@ def _pieces(spans: Sequence[Span]) -> list[list[Span]]:
         if span.frequency is not None:
             pieces[-1].append(span)
     return [piece for piece in pieces if piece]
-
-
-# -- the files -----------------------------------------------------------------------------------------------------
-
-
-def ranks_in(directory: str | Path) -> list[int]:
-    """The ranks whose instructions are there."""
-    names = (re.fullmatch(r"instructions-(\d+)\.csv", path.name) for path in Path(directory).glob("instructions-*.csv"))
-    return sorted(int(name[1]) for name in names if name is not None)
-
-
-def read_instructions(directory: str | Path, rank: int, stage: int = 0) -> list[Span]:
-    """A rank's rows in order of time; `stage` is that of rows that do not say theirs."""
-
-    def span(row: dict[str, str]) -> Span:
-        name = row["instruction"]
-        if name not in _KINDS:
-            raise ValueError(f"instruction {name!r} is not known: use one of {', '.join(_KINDS)}")
-        start, end = _number(row, "start"), _number(row, "end")
-        if end < start:
-            raise ValueError(f"end {end:.6f} comes before start {start:.6f}: remove the row")
-        place, microbatch, frequency = (_whole(row, column) for column in INSTRUCTION_COLUMNS[3:])
-        instruction = Instruction(_KINDS[name], 0, stage if place is None else place, microbatch or 0)
-        return Span(instruction, start, end, frequency)
-
-    rows = _read(instructions_file(directory, rank), INSTRUCTION_COLUMNS[:3], span)
-    return sorted(rows, key=lambda row: row.start)
-
-
-def read_energy(directory: str | Path, rank: int) -> list[Reading]:
-    """A rank's counter."""
-    last: Reading | None = None
-
-    def reading(row: dict[str, str]) -> Reading:
-        nonlocal last
-        found = Reading(_number(row, "time"), _number(row, "energy"))
-        if last is not None and (found.time <= last.time or found.energy < last.energy):
-            raise ValueError(
-                f"{found.time:.6f} s, {found.energy:g} J does not come after {last.time:.6f} s, {last.energy:g} J: "
-                f"a counter only rises"
-            )
-        last = found
-        return found
-
-    return _read(energy_file(directory, rank), ENERGY_COLUMNS, reading)
-
-
-def _read(path: Path, needed: tuple[str, ...], parse: Callable[[dict[str, str]], T]) -> list[T]:
-    """What every whole line says. Errors name the file and the line."""
-    text = path.read_text(encoding="utf-8-sig")
-    lines = text.splitlines()
-    if text and not text.endswith("\n"):
-        lines.pop()
-    found = csv.reader(lines)
-    header = next(found, [])
-    missing = [column for column in needed if column not in header]
-    if missing:
-        raise ValueError(
-            f"{path}:1: the header {','.join(header)!r} lacks {', '.join(missing)}: write {','.join(needed)}"
-        )
-    rows = []
-    for number, words in enumerate(found, start=2):
-        try:
-            if len(words) != len(header):
-                raise ValueError(f"{len(words)} fields where the header has {len(header)}: fill the row")
-            rows.append(parse(dict(zip(header, words))))
-        except ValueError as error:
-            raise ValueError(f"{path}:{number}: {error}") from None
-    return rows
-
-
-def _number(row: dict[str, str], column: str) -> float:
-    try:
-        value = float(row[column])
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"{column} = {row[column]!r} is not a finite number: remove the row")
-    return value
-
-
-def _whole(row: dict[str, str], column: str) -> int | None:
-    """A column that may be missing or empty."""
-    word = row.get(column, "")
-    if not re.fullmatch(r"\d*", word):
-        raise ValueError(f"{column} = {word!r} is not a whole number: write one, or nothing")
-    return int(word) if word else None

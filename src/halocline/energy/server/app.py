@@ -144,7 +144,7 @@ def _job(request: Request, jobs: Jobs) -> Job:
 
 async def _failed(request: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
-        return Response(error.body, status_code=error.status, headers=error.headers, media_type="application/json")
+        return error.response()
     if isinstance(error, StoreFailed):
         return _json({"detail": str(error)}, 503)
     if isinstance(error, HTTPException):

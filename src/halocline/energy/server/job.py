@@ -45,16 +45,12 @@ class Gate:
         self._here: Counter[int] = Counter()
         self._left: dict[int, float] = {}
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._deciding: asyncio.Task[None] | None = None
+        self.deciding: asyncio.Task[None] | None = None
 
     @property
     def failed(self) -> bool:
         """Whether `decide` raised; whoever comes later needs another gate."""
         return self._opened.done() and self._opened.exception() is not None
-
-    @property
-    def deciding(self) -> bool:
-        return self._deciding is not None
 
     def seen(self, rank: int, seconds: float) -> bool:
         """Whether a rank waits here or did not long ago. Ranks give up one by one: none is missing for that."""
@@ -64,8 +60,8 @@ class Gate:
         """Whether the gate opened in time. Raises what `decide` raised, to everyone who waits."""
         self._here[rank] += 1  # a rank that lost its connection and asks again is here twice for a while
         try:
-            if len(self._here) == self._size and self._deciding is None:
-                self._deciding = asyncio.get_running_loop().create_task(self._run())
+            if len(self._here) == self._size and self.deciding is None:
+                self.deciding = asyncio.get_running_loop().create_task(self._run())
             await asyncio.wait({self._opened}, timeout=timeout)
             return self._opened.done() and self._opened.result() is None
         finally:
