@@ -153,14 +153,10 @@ class Controller(Observer):
 
     def close(self) -> None:
         """Give the clock back and end what runs beside."""
-        if self._setter is not None:
-            self._setter.close()
-        if self._clock is not None:
-            self._clock.close()
-        if self._sampler is not None:
-            self._sampler.close()
-        for listener in self._listeners:
-            listener.close()
+        for part in (self._setter, self._clock, self._sampler, *self._listeners):
+            if part is not None:
+                part.close()
+        self._setter = None  # what is done from now on is at the device's own clock
 
     # -- what it does ----------------------------------------------------------------------------------------------
 

@@ -95,20 +95,16 @@ class ServerPlayer(Player):
 
     def _as_played(self) -> bool:
         """Whether the device ran at what it was told: one whose clock may not be set has nothing to report."""
-        if self._frequencies is None:
-            return True
-        spans = [span for step in self._window.steps for span in step.spans if span.instruction.kind in COMPUTE]
-        return all(span.frequency is not None for span in spans)
+        spans = (span for step in self._window.steps for span in step.spans if span.instruction.kind in COMPUTE)
+        return self._frequencies is None or all(span.frequency is not None for span in spans)
 
     def _usable(self, schedule: RankSchedule | None) -> Frequencies | None:
         """The frequencies, if they are for this rank's list and this device."""
-        if schedule is None:
-            return None
+        if schedule is None or not self._available:
+            return None  # that the clock cannot be set has been said
         kinds = [kind_of(kind) for kind, _ in schedule.frequencies]
         frequencies = [frequency for _, frequency in schedule.frequencies]
         strange = sorted({f for f in frequencies if f and f not in self._available}, reverse=True)
-        if not self._available:
-            return None  # the clock cannot be set, which has been said
         if kinds == self._kinds and not strange:
             return frequencies
         if not self._complained:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +132,11 @@ class Equipment:
             stride=settings.energy.frequency_stride,
         )
 
-        def exchange(report: Report) -> Mapping[int, Report]:
-            return {rank: _read(words) for rank, words in enumerate(gathered(world, report))}
-
         return SweepPlayer(
             self.sweep,
             row,
             settings.energy.profile_steps,
-            exchange,
+            lambda report: [_read(words) for words in gathered(world, report)],
             warmup=settings.energy.profile_warmup,
             settle=self._settle(),
             stuck=lambda: clock.stuck if clock is not None else None,

@@ -87,10 +87,9 @@ class Menu:
 
     def _backward(self, stage: int) -> Choices:
         """The whole backward as it was measured."""
-        whole = self._rows(stage, BACKWARD)
-        if whole:
-            return whole
-        return self._sum(self._rows(stage, BACKWARD_INPUT), self._rows(stage, BACKWARD_WEIGHT), stage)
+        return self._rows(stage, BACKWARD) or self._sum(
+            self._rows(stage, BACKWARD_INPUT), self._rows(stage, BACKWARD_WEIGHT), stage
+        )
 
     def _alone(self, stage: int) -> Choices:
         """The whole backward without recomputation."""

@@ -4,7 +4,7 @@ on the way is the profile. Every rank holds the same sweep and is told the same,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from halocline.energy.controller import DeviceStep, Frequencies, Player
@@ -123,7 +123,7 @@ class SweepPlayer(Player):
         sweep: Sweep,
         instructions: Sequence[Instruction],
         steps: int,
-        exchange: Callable[[Report], Mapping[int, Report]],
+        exchange: Callable[[Report], Collection[Report]],
         *,
         warmup: int = 0,
         settle: int = 0,
@@ -141,7 +141,7 @@ class SweepPlayer(Player):
     def play(self, step: int) -> Frequencies | None:
         if not self._left:
             found = Report(self._window.measured(), self._window.blocking_power(), self._stuck())
-            self.sweep.saw(self._exchange(found).values())
+            self.sweep.saw(self._exchange(found))
             self._window.clear()
             self._left = self._steps + self._settle
         clocks = self.sweep.clocks

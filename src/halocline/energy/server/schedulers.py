@@ -124,8 +124,10 @@ class Scheduler:
 
     def frequencies(self, turn: Turn, rank: int) -> Frequencies:
         """What a rank plays in a turn: its part of a plan, or its highest frequency."""
-        plan = self.played(turn, rank)
-        return self._roster.highest(rank) if plan is None else self._roster.row_of(plan, self._roster.local_rank(rank))
+        plan, local = self.played(turn, rank), self._roster.local_rank(rank)
+        if plan is not None:
+            return self._roster.row_of(plan, local)
+        return [(kind, self._roster.available[rank][0]) for kind, _ in self._roster.rows[local]]
 
     def played(self, turn: Turn, rank: int) -> FrequencyPlan | None:
         """The plan that a rank plays in a turn, where it plays one."""
@@ -231,11 +233,6 @@ class Roster:
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         return self._local_stages[self.local_rank(rank)]
-
-    def highest(self, rank: int) -> Frequencies:
-        """A rank's instructions at its highest frequency."""
-        top = self.available[rank][0]
-        return [(kind, top) for kind, _ in self.rows[self.local_rank(rank)]]
 
     def row_of(self, plan: FrequencyPlan, local: int) -> Frequencies:
         """A local rank's part. A plan with a row per place is played alike by all ranks of a place."""

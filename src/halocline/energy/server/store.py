@@ -117,9 +117,7 @@ class Store:
         await self._start("INSERT INTO notices VALUES (NULL, ?, ?, ?)", job, round, body)
 
     async def forget(self, job: str) -> None:
-        for table in _PER_JOB[:-1]:
-            self._start(f"DELETE FROM {table} WHERE job = ?", job)
-        await self._start(f"DELETE FROM {_PER_JOB[-1]} WHERE job = ?", job)
+        await asyncio.gather(*[self._start(f"DELETE FROM {table} WHERE job = ?", job) for table in _PER_JOB])
 
     async def forget_reports(self, job: str, before: int) -> None:
         """Drops the reports of rounds long over, but for those a profile was made of."""
