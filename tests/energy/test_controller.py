@@ -97,6 +97,16 @@ def test_waiting_for_a_slow_stage_is_not_work() -> None:
     assert min(span.seconds for span in second if span.instruction.kind == FORWARD) < slow / 2
 
 
+def test_steps_after_it_is_closed_are_at_the_devices_own_clock(tmp_path: Path) -> None:
+    schedule = generate(Plan.from_flags(split_size=1, parts=3, layers=1))
+    device = SimulatedDevice(tmp_path, schedule, 0)
+    player = check_controller.Pattern(6)
+    controller = Controller(schedule.ranks[0], TimeMarks(device.time), clock=GuardedClock(device), player=player)
+    controller.close()
+    play(schedule, [[device, controller]], 2)
+    assert controller_clock(tmp_path, 0) == "default"
+
+
 # ---------------------------------------------------------------------------------------------------------- the server
 
 
