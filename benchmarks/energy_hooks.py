@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from halocline.energy.controller import Controller, Frequencies, Listener
+from halocline.energy.controller import Controller, Frequencies, Listener, Player
 from halocline.energy.device.clock import GuardedClock
 from halocline.energy.profile.timing_csv import TimingCsv
 from halocline.energy.simulated.rack import ClockFile
@@ -58,7 +58,7 @@ class FileClock:
         return ["simulated", str(self._file.path)]
 
 
-class Alternating:
+class Alternating(Player):
     """Another frequency for every instruction."""
 
     def __init__(self, count: int) -> None:

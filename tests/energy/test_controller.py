@@ -12,7 +12,7 @@ import pytest
 from halocline.energy.client import Client, RankClient
 from halocline.energy.controller import Controller
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.profile.sampler import CounterWatch
+from halocline.energy.device.meter import CounterWatch
 from halocline.energy.server_player import Played, ServerPlayer
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.energy.simulated.law import Law
@@ -97,6 +97,16 @@ def test_waiting_for_a_slow_stage_is_not_work() -> None:
     assert min(span.seconds for span in second if span.instruction.kind == FORWARD) < slow / 2
 
 
+def test_steps_after_it_is_closed_are_at_the_devices_own_clock(tmp_path: Path) -> None:
+    schedule = generate(Plan.from_flags(split_size=1, parts=3, layers=1))
+    device = SimulatedDevice(tmp_path, schedule, 0)
+    player = check_controller.Pattern(6)
+    controller = Controller(schedule.ranks[0], TimeMarks(device.time), clock=GuardedClock(device), player=player)
+    controller.close()
+    play(schedule, [[device, controller]], 2)
+    assert controller_clock(tmp_path, 0) == "default"
+
+
 # ---------------------------------------------------------------------------------------------------------- the server
 
 
@@ -129,7 +139,7 @@ class Job:
             over=self.windows[rank].append,
         )
         marks, sampler = TimeMarks(device.time), CounterWatch(device)
-        return Controller(row, marks, sampler=sampler, clock=clock, player=player, listeners=[player])
+        return Controller(row, marks, sampler=sampler, clock=clock, player=player)
 
     def play(self, windows: int, warmup: int = 1, steps: int = 3) -> None:
         observers = [[device, controller] for device, controller in zip(self.devices, self.controllers)]

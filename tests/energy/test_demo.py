@@ -10,7 +10,7 @@ import pytest
 from halocline.cli import main
 from halocline.energy.profile.table import ProfileTable
 from halocline.energy.profile.timing_csv import meter_name
-from halocline.energy.window_log import read_windows
+from halocline.energy.server_player import read_windows
 from harness.processes import typed
 
 TINY = "gpt3-small --layers 2 --hidden 16 --heads 2 --vocab 32 --seq 8 --pp 2 --microbatches 4 --batch-size 8"

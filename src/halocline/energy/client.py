@@ -179,8 +179,8 @@ class Client:
         """Tells what playing a schedule took: seconds and joules of each iteration, and of each instruction in it. With
         the round it is about, saying it twice counts once."""
         body: dict[str, Any] = {"rank": rank, "iter_time": list(times), "iter_energy": list(energies)}
-        body["time_breakdown"] = {name: list(map(list, rows)) for name, rows in (time_breakdown or {}).items()}
-        body["energy_breakdown"] = {name: list(map(list, rows)) for name, rows in (energy_breakdown or {}).items()}
+        for of, table in (("time", time_breakdown), ("energy", energy_breakdown)):
+            body[f"{of}_breakdown"] = {name: list(map(list, rows)) for name, rows in (table or {}).items()}
         if round is not None:
             body["round"] = round
         self.ask("POST", f"/result/{job}", body)

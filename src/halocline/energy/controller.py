@@ -12,13 +12,10 @@ It keeps marks and hands on numbers: it never waits for a driver, a device or a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from halocline.energy.device.clock import GuardedClock
-from halocline.energy.device.meter import Reading
-from halocline.energy.device.setter import Setter
-from halocline.energy.profile.sampler import CounterWatch
-from halocline.energy.profile.span import Span
+from halocline.energy.device.clock import GuardedClock, Setter
+from halocline.energy.device.meter import CounterWatch, Reading
 from halocline.schedule.events import Mark, Marks, Observer
 from halocline.schedule.instruction import COMPUTE, FORWARD, STEP, Instruction
 
@@ -30,6 +27,21 @@ LEAVE = 0
 
 Frequencies = Sequence[int]
 """MHz of each of a rank's computations, in order."""
+
+
+class Span(NamedTuple):
+    """One instruction at work, without what it waited for."""
+
+    instruction: Instruction
+    start: float
+    """Seconds of the device's time."""
+    end: float
+    frequency: int | None = None
+    """MHz that was set; None for the device's own choice."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
 
 
 class DeviceStep(NamedTuple):
@@ -44,24 +56,23 @@ class DeviceStep(NamedTuple):
     """The counter's advances since the step before; none without a meter."""
 
 
-class Player(Protocol):
-    """Says what is played."""
-
-    def play(self, step: int) -> Frequencies | None:
-        """Before a step: what to run at; None for the device's own clock."""
-        ...
-
-
-class Listener(Protocol):
-    """Is told what was done."""
+class Listener:
+    """Is told what was done. A subclass has the methods that it wants to hear by."""
 
     def span(self, span: Span) -> None:
         """As soon as it is known."""
-        ...
 
     def step(self, step: DeviceStep) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Player(Listener):
+    """Says what is played, and is told what was done."""
+
+    def play(self, step: int) -> Frequencies | None:
+        """Before a step: what to run at; None for the device's own clock."""
+        raise NotImplementedError
 
 
 class Controller(Observer):
@@ -81,7 +92,7 @@ class Controller(Observer):
         self._count = sum(i.kind in COMPUTE for i in instructions)
         self.marks: Marks = marks
         self._sampler, self._clock, self._player = sampler, clock, player
-        self._listeners = tuple(listeners)
+        self._listeners = tuple(listeners) if player is None else (player, *listeners)
         self._setter = Setter(clock, marks) if clock is not None and player is not None else None
         self._frequencies: Frequencies | None = None
         self._played = 0
@@ -99,7 +110,11 @@ class Controller(Observer):
     def step_begins(self, step: int, mark: Mark) -> None:
         if self._player is not None:
             self._frequencies = self._player.play(step)
-            self._require()
+            if self._frequencies is not None and len(self._frequencies) != self._count:
+                raise ValueError(
+                    f"{len(self._frequencies)} frequencies for a rank with {self._count} computations: use a plan made "
+                    f"for this schedule"
+                )
         self._played, self._rows, self._spans = 0, [], []
         self._begin = mark
         self._ask(mark)
@@ -138,23 +153,12 @@ class Controller(Observer):
 
     def close(self) -> None:
         """Give the clock back and end what runs beside."""
-        if self._setter is not None:
-            self._setter.close()
-        if self._clock is not None:
-            self._clock.close()
-        if self._sampler is not None:
-            self._sampler.close()
-        for listener in self._listeners:
-            listener.close()
+        for part in (self._setter, self._clock, self._sampler, *self._listeners):
+            if part is not None:
+                part.close()
+        self._setter = None  # what is done from now on is at the device's own clock
 
     # -- what it does ----------------------------------------------------------------------------------------------
-
-    def _require(self) -> None:
-        if self._frequencies is not None and len(self._frequencies) != self._count:
-            raise ValueError(
-                f"{len(self._frequencies)} frequencies for a rank with {self._count} computations: use a plan made for "
-                f"this schedule"
-            )
 
     def _ask(self, mark: Mark) -> None:
         """Ask for the frequency of the computation that comes next, from this mark on."""

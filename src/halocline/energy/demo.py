@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from halocline.energy.client import Client, ServerGone
+from halocline.energy.server_player import read_windows
 from halocline.energy.simulated.rack import ClockFile
-from halocline.energy.window_log import read_windows
 
 HALOCLINE = (sys.executable, "-c", "import sys; from halocline.cli import main; sys.exit(main())")
 STAGES = 4

@@ -1,16 +1,26 @@
 """Plays what an energy server says: fetches a schedule, plays it for a window of steps, reports what it took, and asks
 again. While the server is gone the device runs at its own clock.
+
+What was played is kept, window by window, as energy-R.jsonl in the run's directory: one JSON object a line, written as
+training goes.
+
+    {"device": "simulated GPU", "phase": "deployed", "round": 14, "time": 1.06, "energy": 318.2, ...}
+
+`time`, `energy` and `blocking_power` are this rank's own, the first two means over the window's steps; `planned_time`
+and `planned_energy` are what the server promised for an iteration of a replica.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from halocline.energy.client import RankClient, RankSchedule
-from halocline.energy.controller import DeviceStep, Frequencies
+from halocline.energy.controller import DeviceStep, Frequencies, Player
 from halocline.energy.profile.attribution import StepWindow
-from halocline.energy.profile.span import Span
 from halocline.energy.profile.table import Estimate, kind_of
 from halocline.schedule.instruction import COMPUTE, Instruction
 
@@ -29,8 +39,8 @@ class Played:
     """Watts while waiting, as far as they are known."""
 
 
-class ServerPlayer:
-    """A player and a listener of the controller."""
+class ServerPlayer(Player):
+    """Plays what a server says."""
 
     def __init__(
         self,
@@ -71,9 +81,6 @@ class ServerPlayer:
             self._left, self._playing = self._settle + self._steps, True
         return self._frequencies
 
-    def span(self, span: Span) -> None:
-        """Steps are enough."""
-
     def step(self, step: DeviceStep) -> None:
         self._left -= 1
         self._window.add(step, self._playing and self._left < self._steps)
@@ -86,25 +93,18 @@ class ServerPlayer:
         self._over(Played(self._schedule, times, energies, self._window.blocking_power()))
         self._window.clear()
 
-    def close(self) -> None:
-        """The server keeps what it was told."""
-
     def _as_played(self) -> bool:
         """Whether the device ran at what it was told: one whose clock may not be set has nothing to report."""
-        if self._frequencies is None:
-            return True
-        spans = [span for step in self._window.steps for span in step.spans if span.instruction.kind in COMPUTE]
-        return all(span.frequency is not None for span in spans)
+        spans = (span for step in self._window.steps for span in step.spans if span.instruction.kind in COMPUTE)
+        return self._frequencies is None or all(span.frequency is not None for span in spans)
 
     def _usable(self, schedule: RankSchedule | None) -> Frequencies | None:
         """The frequencies, if they are for this rank's list and this device."""
-        if schedule is None:
-            return None
+        if schedule is None or not self._available:
+            return None  # that the clock cannot be set has been said
         kinds = [kind_of(kind) for kind, _ in schedule.frequencies]
         frequencies = [frequency for _, frequency in schedule.frequencies]
         strange = sorted({f for f in frequencies if f and f not in self._available}, reverse=True)
-        if not self._available:
-            return None  # the clock cannot be set, which has been said
         if kinds == self._kinds and not strange:
             return frequencies
         if not self._complained:
@@ -115,3 +115,42 @@ class ServerPlayer:
                 why = f"{strange[0]} MHz, which this device does not have"
             self._say(f"the energy server's schedule has {why}: the device's own clock is used; give it this plan")
         return None
+
+
+# -- what was played --------------------------------------------------------------------------------------------------
+
+
+def window_file(directory: str | Path, rank: int) -> Path:
+    return Path(directory) / f"energy-{rank}.jsonl"
+
+
+def window_log(directory: str | Path, rank: int, device: str) -> Callable[[Played], None]:
+    """Begins a rank's file; what it returns adds a window."""
+    path = window_file(directory, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("", encoding="utf-8")
+
+    def add(played: Played) -> None:
+        schedule, energies = played.schedule, played.energies
+        facts = {
+            "device": device,
+            "phase": schedule.phase if schedule is not None else "no server",
+            "round": schedule.round if schedule is not None else None,
+            "steps": len(played.times),
+            "time": sum(played.times) / len(played.times),
+            "energy": sum(energies) / len(energies) if energies else None,
+            "blocking_power": played.blocking.value if played.blocking is not None else None,
+            "planned_time": schedule.time if schedule is not None else None,
+            "planned_energy": schedule.energy if schedule is not None else None,
+        }
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(facts) + "\n")
+
+    return add
+
+
+def read_windows(directory: str | Path, rank: int) -> list[dict[str, Any]]:
+    """The windows of a rank so far; a line that is still being written is left out."""
+    path = window_file(directory, rank)
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

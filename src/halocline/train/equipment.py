@@ -7,25 +7,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from halocline.energy.client import Client, RankClient, ServerGone, ServerRefused
-from halocline.energy.controller import Controller, Listener
+from halocline.energy.controller import Controller, Player
 from halocline.energy.device.clock import GuardedClock
 from halocline.energy.device.devices import open_device
-from halocline.energy.device.meter import Clock, Meter
+from halocline.energy.device.meter import Clock, CounterWatch, Meter
 from halocline.energy.profile.attribution import Measurement
-from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.sweep import Report, Sweep, SweepPlayer
 from halocline.energy.profile.table import PROFILE, Estimate, write_profile
 from halocline.energy.profile.timing_csv import TimingCsv
-from halocline.energy.server_player import ServerPlayer
+from halocline.energy.server_player import ServerPlayer, window_log
 from halocline.energy.simulated.device import SimulatedDevice
-from halocline.energy.window_log import WindowLog
 from halocline.plan.plan import Plan
 from halocline.runtime.marks import marks_of
 from halocline.runtime.processes.world import World, gathered
@@ -47,7 +45,6 @@ class Equipment:
         self.simulated: SimulatedDevice | None = None
         """Both for the engine."""
         self.sweep: Sweep | None = None
-        self._log: WindowLog | None = None
         self._controller: Controller | None = None
         if not (settings.energy.timing_csv or settings.energy.energy_server or settings.energy.sweep):
             return
@@ -66,8 +63,6 @@ class Equipment:
         """Give the clock back, and write what was found."""
         if self._controller is not None:
             self._controller.close()
-        if self._log is not None:
-            self._log.close()
         if self.sweep is not None and self.sweep.found and self._world.rank == 0:
             assert self._device is not None
             target = self._settings.energy.profile or self._directory / PROFILE
@@ -100,18 +95,16 @@ class Equipment:
     def _control(self, row: Sequence[Instruction]) -> Controller:
         settings, device = self._settings, self._device
         name = device.name if device is not None else None
-        clock, player = None, None
-        listeners: list[Listener] = []
+        clock = None
+        player: Player | None = None
         if settings.energy.energy_server or settings.energy.sweep:
             clock = GuardedClock(device, self._say) if isinstance(device, Clock) else None
             frequencies: list[int] = clock.frequencies() if clock is not None else []
-            playing = (
+            player = (
                 self._from_server(row, frequencies) if settings.energy.energy_server else self._sweeping(row, clock)
             )
-            player = playing
-            listeners.append(playing)
-        if settings.energy.timing_csv:
-            listeners.append(TimingCsv(self._directory, self._world.rank, meter=name, say=self._say))
+        timing_csv = settings.energy.timing_csv
+        listeners = [TimingCsv(self._directory, self._world.rank, meter=name, say=self._say)] if timing_csv else []
         sampler = CounterWatch(device) if device is not None else None
         return Controller(row, self._marks(), sampler=sampler, clock=clock, player=player, listeners=listeners)
 
@@ -119,7 +112,6 @@ class Equipment:
         assert self._settings.energy.energy_server is not None
         name = self._device.name if self._device is not None else "unmeasured"
         connection = _Connection(self._settings, self._plan, self._world, frequencies, name, self._say)
-        self._log = WindowLog(self._directory, self._world.rank, name)
         return ServerPlayer(
             connection.open,
             row,
@@ -128,27 +120,23 @@ class Equipment:
             warmup=self._settings.energy.profile_warmup,
             settle=self._settle(),
             say=self._say,
-            over=self._log.write,
+            over=window_log(self._directory, self._world.rank, name),
         )
 
     def _sweeping(self, row: Sequence[Instruction], clock: GuardedClock | None) -> SweepPlayer:
         settings, world = self._settings, self._world
         shared = set.intersection(*map(set, gathered(world, clock.frequencies() if clock is not None else [])))
         self.sweep = Sweep(
-            len(self._plan.stages),
-            sorted(shared, reverse=True),
+            [sorted(shared, reverse=True)] * len(self._plan.stages),
             lowest=settings.energy.lowest_frequency,
             stride=settings.energy.frequency_stride,
         )
-
-        def exchange(report: Report) -> Mapping[int, Report]:
-            return {rank: _read(words) for rank, words in enumerate(gathered(world, report))}
 
         return SweepPlayer(
             self.sweep,
             row,
             settings.energy.profile_steps,
-            exchange,
+            lambda report: [_read(words) for words in gathered(world, report)],
             warmup=settings.energy.profile_warmup,
             settle=self._settle(),
             stuck=lambda: clock.stuck if clock is not None else None,

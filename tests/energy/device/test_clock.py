@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from halocline.energy.device.clock import GuardedClock
+from halocline.energy.device.clock import GuardedClock, Setter
 from halocline.energy.device.meter import Clock, ClockRefused
-from halocline.energy.device.setter import Setter
 from halocline.energy.simulated.rack import ClockFile
 from halocline.schedule.events import TimeMarks
 from harness.checks import FOLDER

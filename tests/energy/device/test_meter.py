@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.device.devices import open_device
-from halocline.energy.device.meter import Clock, ClockRefused, Meter, NoMeter
+from halocline.energy.device.devices import ZeusGpu, chip_millijoules, open_device, open_zeus
+from halocline.energy.device.meter import Clock, ClockRefused, CounterWatch, Meter, NoMeter
 from halocline.energy.device.nvml import Nvml, refused
-from halocline.energy.device.zeus_device import ZeusGpu, chip_millijoules, open_zeus
-from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
 from halocline.schedule import generate

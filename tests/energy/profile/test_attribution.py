@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halocline.energy.controller import Span
 from halocline.energy.device.meter import Reading
-from halocline.energy.profile.attribution import WAITING, Attribution, energy_at, mean
-from halocline.energy.profile.span import Load, Span, load
+from halocline.energy.profile.attribution import WAITING, Attribution, Load, energy_at, load, mean
 from halocline.energy.profile.table import Estimate
 from halocline.schedule.instruction import Instruction
 

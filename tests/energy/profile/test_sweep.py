@@ -15,8 +15,8 @@ import pytest
 from halocline.cli import main
 from halocline.energy.controller import Controller
 from halocline.energy.device.clock import GuardedClock
+from halocline.energy.device.meter import CounterWatch
 from halocline.energy.profile.offline import Missing, derive
-from halocline.energy.profile.sampler import CounterWatch
 from halocline.energy.profile.sweep import Report, Sweep, SweepPlayer
 from halocline.energy.profile.table import ERRORS, ProfileTable, write_profile
 from halocline.energy.profile.timing_csv import TimingCsv
@@ -35,11 +35,11 @@ def exchange(size: int) -> Any:
     """Gives every thread the reports of all, as ranks do."""
     barrier, reports = threading.Barrier(size), {}
 
-    def share(rank: int, report: Report) -> Mapping[int, Report]:
+    def share(rank: int, report: Report) -> list[Report]:
         barrier.wait(60)
         reports[rank] = report
         barrier.wait(60)
-        return dict(sorted(reports.items()))
+        return [reports[rank] for rank in range(size)]
 
     return share
 
@@ -53,7 +53,7 @@ def swept(plan: Plan, directory: Path, **options: Any) -> list[Sweep]:
     for rank in range(ranks):
         device = SimulatedDevice(directory / "rack", schedule, rank, work=WORK[:stages], locked=locked)
         clock = GuardedClock(device)
-        sweep = Sweep(stages, clock.frequencies(), **options)
+        sweep = Sweep([clock.frequencies()] * stages, **options)
         player = SweepPlayer(
             sweep,
             schedule.ranks[rank],
@@ -69,7 +69,7 @@ def swept(plan: Plan, directory: Path, **options: Any) -> list[Sweep]:
             sampler=CounterWatch(device),
             clock=clock,
             player=player,
-            listeners=[player, files],
+            listeners=[files],
         )
         sweeps.append(sweep)
         observers.append([device, controller])
@@ -151,7 +151,7 @@ def test_a_clock_that_may_not_be_set_gives_the_row_it_has(tmp_path: Path) -> Non
 
 def test_nothing_to_sweep_is_refused() -> None:
     with pytest.raises(ValueError, match="0 frequencies to sweep: use --meter simulated"):
-        Sweep(2, [])
+        Sweep([[], []])
 
 
 def test_a_profile_is_written_with_its_errors(run: tuple[list[Sweep], Path], tmp_path: Path) -> None:

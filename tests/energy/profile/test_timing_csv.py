@@ -10,12 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from halocline.energy.controller import Controller, DeviceStep
-from halocline.energy.device.meter import Reading
-from halocline.energy.profile.offline import ranks_in, read_energy, read_instructions
-from halocline.energy.profile.sampler import CounterWatch
-from halocline.energy.profile.span import Span
-from halocline.energy.profile.timing_csv import TimingCsv, energy_file, instructions_file, meter_name
+from halocline.energy.controller import Controller, DeviceStep, Span
+from halocline.energy.device.meter import CounterWatch, Reading
+from halocline.energy.profile.timing_csv import (
+    TimingCsv,
+    energy_file,
+    instructions_file,
+    meter_name,
+    ranks_in,
+    read_energy,
+    read_instructions,
+)
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
 from halocline.schedule import generate
@@ -70,9 +75,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     written(tmp_path, plan, steps=1)
     for rank, row in enumerate(generate(plan).ranks):
         wanted = [(i.kind, i.stage, i.microbatch) for i in row if i.kind in COMPUTE]
-        found = [t for t in read_instructions(tmp_path, rank) if t.kind in COMPUTE]
-        assert [(t.kind, t.stage, t.microbatch) for t in found] == wanted
-        assert all(t.end > t.start for t in found)
+        spans = [span for span in read_instructions(tmp_path, rank) if span.instruction.kind in COMPUTE]
+        assert [(i.kind, i.stage, i.microbatch) for i in (span.instruction for span in spans)] == wanted
+        assert all(span.end > span.start for span in spans)
         energy = read_energy(tmp_path, rank)
         assert [reading.time for reading in energy] == pytest.approx([0.1 * (n + 1) for n in range(len(energy))])
 
@@ -93,7 +98,7 @@ import sys, os, signal
 from halocline.energy.profile.timing_csv import TimingCsv
 from halocline.energy.controller import DeviceStep
 from halocline.energy.device.meter import Reading
-from halocline.energy.profile.span import Span
+from halocline.energy.controller import Span
 from halocline.schedule.instruction import Instruction
 file = TimingCsv(sys.argv[1], 0, meter="simulated")
 for number in range(50):
@@ -114,9 +119,13 @@ def test_the_originals_three_columns_are_enough(tmp_path: Path) -> None:
     instructions_file(tmp_path, 3).write_text(
         "instruction,start,end\nbatch_input,1.0,1.1\nforward_microstep,1.1,1.5\nbackward_microstep,1.5,2.25\n"
     )
-    rows = read_instructions(tmp_path, 3)
-    assert [row.kind for row in rows] == ["batch-input", "forward", "backward"]
-    assert rows[2][1:] == (1.5, 2.25, None, None, None)
+    spans = read_instructions(tmp_path, 3, stage=2)
+    assert [(i.kind, i.stage) for i in (span.instruction for span in spans)] == [
+        ("batch-input", 2),
+        ("forward", 2),
+        ("backward", 2),
+    ]
+    assert spans[2][1:] == (1.5, 2.25, None)
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

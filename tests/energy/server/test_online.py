@@ -18,7 +18,7 @@ from halocline.cli.energy_serve import Options, settings_of
 from halocline.energy.client import Client, RankSchedule, ServerRefused
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import Frontier, solve
-from halocline.energy.server.schedulers import instruction_profiler
+from halocline.energy.server import instruction_profiler
 from halocline.energy.server.settings import ServerSettings
 from halocline.plan.plan import SCHEDULES, Plan
 from halocline.plan.stage import Stage

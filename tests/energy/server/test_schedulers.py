@@ -12,10 +12,19 @@ from halocline.energy.client import Seat, job_degrees
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import ease, slowness, solve
 from halocline.energy.server.digest import Digest
-from halocline.energy.server.schedulers import Roster, make_scheduler
-from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
-from halocline.energy.server.schedulers.point_solution import PointSolution
-from halocline.energy.server.schedulers.scheduler import DEPLOYED, FAILED, PROFILING, SOLVING, Notice, Turn
+from halocline.energy.server.instruction_profiler import InstructionProfiler
+from halocline.energy.server.job import make_scheduler
+from halocline.energy.server.schedulers import (
+    DEPLOYED,
+    FAILED,
+    PROFILING,
+    SOLVING,
+    TURN,
+    Notice,
+    PointSolution,
+    Roster,
+    Turn,
+)
 from halocline.energy.server.settings import ServerSettings
 from halocline.plan.plan import Plan
 from halocline.plan.stage import Stage
@@ -139,7 +148,7 @@ def test_sweep_solve_deploy(plan: Plan) -> None:
         assert scheduler.frequencies(turn, rank) == [(k, f) for k, f in row if k in COMPUTE]
     assert fastest.energy < frontier.all_max.energy
     # A turn that was kept gives the same frequencies.
-    assert Turn.from_text(turn.to_text()) == turn
+    assert TURN.validate_json(TURN.dump_json(turn)) == turn
 
 
 def test_a_profile_of_ranks_is_their_slowest_time_and_mean_energy() -> None:
@@ -185,7 +194,8 @@ def test_devices_without_a_common_frequency_are_refused() -> None:
 def test_a_frontier_that_cannot_be_had_leaves_everything_at_the_highest() -> None:
     roster = roster_of(PLANS["pp"])
     scheduler, _ = swept(roster)
-    scheduler._rows = {key: row for key, row in scheduler._rows.items() if key[0] < 2}
+    found = scheduler._sweep.found
+    scheduler._sweep.found = {key: row for key, row in found.items() if key[0] < 2}
     scheduler.solve()
     assert scheduler.phase == FAILED and "2 stages and the plan 3" in scheduler.reason
     assert {f for _, f in scheduler.frequencies(scheduler.turn(), 0)} == {1400}

@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from halocline.energy.controller import Controller, DeviceStep
+from halocline.energy.controller import Controller, DeviceStep, Listener, Player, Span
 from halocline.energy.device.clock import GuardedClock
-from halocline.energy.profile.sampler import CounterWatch
-from halocline.energy.profile.span import Span
+from halocline.energy.device.meter import CounterWatch
 from halocline.energy.profile.timing_csv import TimingCsv
 from halocline.energy.simulated.device import SimulatedDevice
 from halocline.plan import Plan
@@ -35,7 +34,7 @@ class Slow(nn.Module):
         return x
 
 
-class Recording:
+class Recording(Listener):
     """A listener that keeps everything."""
 
     def __init__(self) -> None:
@@ -48,10 +47,8 @@ class Recording:
     def step(self, step: DeviceStep) -> None:
         self.steps.append(step)
 
-    def close(self) -> None: ...
 
-
-class Pattern:
+class Pattern(Player):
     """Plays two frequencies by turns, and then the device's own clock."""
 
     def __init__(self, count: int) -> None:

@@ -32,16 +32,13 @@ class Nvml:
             ) from error
         if isinstance(self._model, bytes):
             self._model = self._model.decode()
+        self.name = f"{self._model} by NVML"
         try:
             self.energy()
         except nvml.NVMLError as error:
             raise NoMeter(
                 f"{self._model} counts no energy ({error}): NVML's counter needs Volta or later; use --meter zeus"
             ) from error
-
-    @property
-    def name(self) -> str:
-        return f"{self._model} by NVML"
 
     def time(self) -> float:
         return time.time()

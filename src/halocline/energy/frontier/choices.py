@@ -87,10 +87,9 @@ class Menu:
 
     def _backward(self, stage: int) -> Choices:
         """The whole backward as it was measured."""
-        whole = self._rows(stage, BACKWARD)
-        if whole:
-            return whole
-        return self._sum(self._rows(stage, BACKWARD_INPUT), self._rows(stage, BACKWARD_WEIGHT), stage)
+        return self._rows(stage, BACKWARD) or self._sum(
+            self._rows(stage, BACKWARD_INPUT), self._rows(stage, BACKWARD_WEIGHT), stage
+        )
 
     def _alone(self, stage: int) -> Choices:
         """The whole backward without recomputation."""
@@ -117,13 +116,12 @@ class Menu:
         halves = tuple(Choice(f, time / 2, energy / 2) for f, time, energy in self._alone(stage))
         if kind == BACKWARD_INPUT and rebuilds and not self._rows(stage, RECOMPUTE):
             # The rest of what was measured: the backward's other half and the recomputation inside it.
-            pairs = self._pairs(self._backward(stage), halves, stage)
-            return tuple(Choice(a.frequency, a.time - b.time, a.energy - b.energy) for a, b in pairs)
+            return self._sum(self._backward(stage), halves, stage, -1)
         return halves
 
-    def _sum(self, left: Choices, right: Choices, stage: int) -> Choices:
+    def _sum(self, left: Choices, right: Choices, stage: int, sign: int = 1) -> Choices:
         pairs = self._pairs(left, right, stage)
-        return tuple(Choice(a.frequency, a.time + b.time, a.energy + b.energy) for a, b in pairs)
+        return tuple(Choice(a.frequency, a.time + sign * b.time, a.energy + sign * b.energy) for a, b in pairs)
 
     def _pairs(self, left: Choices, right: Choices, stage: int) -> list[tuple[Choice, Choice]]:
         """Choices of two parts of a stage's backward at equal frequencies."""

@@ -99,7 +99,7 @@ class Frontier:
     """hull or exponential."""
     note: str
     """The profile's, e.g. "simulated"."""
-    _pricing: Pricing
+    pricing: Pricing
     _network: Network
     _solutions: tuple[Vertex, ...]
     """Optimal moments at (at least some of) the points, rising in time."""
@@ -117,7 +117,7 @@ class Frontier:
     @property
     def blocking_power(self) -> float:
         """Watts of a waiting rank."""
-        return self._pricing.blocking_power
+        return self.pricing.blocking_power
 
     @cached_property
     def least(self) -> Point:
@@ -130,7 +130,7 @@ class Frontier:
         number = bisect_left(self.points, time, key=lambda point: point.time)
         if number == len(self.points):
             last = self.points[-1]
-            return last.energy + self._pricing.waiting_power * (time - last.time)
+            return last.energy + self.pricing.waiting_power * (time - last.time)
         right = self.points[number]
         if number == 0:
             return right.energy
@@ -148,7 +148,7 @@ class Frontier:
 
         Under the exponential cost it is what that model's durations come to on real clocks, which may take longer."""
         self._require_time(time)
-        pricing = self._pricing
+        pricing = self.pricing
         moments = self._moments(time)
         begins = [moments[node] for node in self._network.begins]
         ends = [moments[node] for node in self._network.ends]
@@ -163,8 +163,8 @@ class Frontier:
     @cached_property
     def all_max(self) -> FrequencyPlan:
         """Every instruction at its highest frequency: what training does when nobody sets clocks."""
-        picks = self._pricing.at_maximum()
-        return self._plan(self._pricing.rounder.makespan(picks) / TICKS, picks)
+        picks = self.pricing.at_maximum()
+        return self._plan(self.pricing.rounder.makespan(picks) / TICKS, picks)
 
     def straggler(self, factor: float) -> FrequencyPlan:
         """The plan while another replica makes every iteration take `factor` x T_min."""
@@ -176,7 +176,7 @@ class Frontier:
 
     def waiting_energy(self, plan: FrequencyPlan, time: float) -> float:
         """What a plan takes if the iteration lasts `time` seconds because somebody else is slower."""
-        return plan.energy + self._pricing.waiting_power * max(0.0, time - plan.time)
+        return plan.energy + self.pricing.waiting_power * max(0.0, time - plan.time)
 
     def as_dict(self) -> dict[str, Any]:
         """The curve and its marks, for JSON."""
@@ -219,7 +219,7 @@ class Frontier:
         return [a + (b - a) * part // whole for a, b in zip(left.moments, right.moments)]
 
     def _plan(self, deadline: float, picks: Sequence[Pick]) -> FrequencyPlan:
-        pricing = self._pricing
+        pricing = self.pricing
         time = pricing.rounder.makespan(picks) / TICKS
         energy = sum(pick.cost for pick in picks) + pricing.waiting_power * time
         return FrequencyPlan(deadline, time, energy, pricing.frequencies(picks), self.note)

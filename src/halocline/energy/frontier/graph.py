@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from halocline.plan.layout import ACTIVATION
+from halocline.plan.layout import ACTIVATION, GRADIENT
 from halocline.schedule.instruction import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -57,83 +57,58 @@ class Graph:
 
 def graph_of(schedule: Schedule) -> Graph:
     """The graph of a schedule, of any plan."""
-    return _Reading(schedule).graph()
+    recomputed = {row for rank in schedule.ranks for row in rank if row.kind == RECOMPUTE}
+    operations: list[Node] = []
+    edges: dict[tuple[int, int], bool] = {}
+    rows: list[list[int]] = [[] for _ in schedule.ranks]
+    computed: list[int | None] = [None for _ in rows]
+    """Per rank, its latest computation."""
+    reduced: list[int | None] = [None for _ in rows]
+    """Per rank, its latest reduction."""
+    arriving: dict[tuple[str, int, int, int], list[int]] = {}
+    """(what, pipe, consuming stage, microbatch) -> operations whose messages it waits for."""
 
-
-class _Reading:
-    """The state of one walk over a schedule."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        ranks = range(len(schedule.ranks))
-        self.schedule = schedule
-        self.recomputed = {row for rank in schedule.ranks for row in rank if row.kind == RECOMPUTE}
-        self.operations: list[Node] = []
-        self.edges: dict[tuple[int, int], bool] = {}
-        self.rows: list[list[int]] = [[] for _ in ranks]
-        self.last: list[int | None] = [None for _ in ranks]
-        """Per rank, its latest computation."""
-        self.reduced: list[int | None] = [None for _ in ranks]
-        """Per rank, its latest reduction."""
-        self.arriving: dict[tuple[str, int, int, int], list[int]] = {}
-        """(what, pipe, consuming stage, microbatch) -> operations whose messages it waits for."""
-
-    def graph(self) -> Graph:
-        for instruction, ranks in walk(self.schedule):
-            if instruction.kind in COMPUTE:
-                self._compute(instruction, ranks)
-            elif instruction.kind == SEND:
-                self._message(instruction, ranks[0])
-            elif instruction.kind == REDUCE:
-                self._reduce(instruction, ranks)
-        edges = tuple(Edge(first, then, message) for (first, then), message in self.edges.items())
-        return Graph(tuple(self.operations), edges, tuple(map(tuple, self.rows)))
-
-    def _compute(self, instruction: Instruction, team: tuple[int, ...]) -> None:
-        kind, pipe, stage, microbatch, _, _ = instruction
-        rebuilds = (
-            kind in (BACKWARD, BACKWARD_INPUT)
-            and self.schedule.plan.stages[stage].recompute
-            and instruction._replace(kind=RECOMPUTE) not in self.recomputed
-        )
-        number = self._add(Node(instruction, team, rebuilds))
-        for rank in team:
-            self._wait(self.last[rank], number)
-            self.last[rank] = number
-        if kind in (FORWARD, BACKWARD, BACKWARD_INPUT):
-            what = "activation" if kind == FORWARD else "gradient"
-            for sender in self.arriving.pop((what, pipe, stage, microbatch), ()):
-                self._wait(sender, number, message=True)
-
-    def _message(self, instruction: Instruction, source: int) -> None:
-        _, pipe, stage, microbatch, what, _ = instruction
-        sender = self.last[source]
-        if sender is not None:
-            consumer = stage + 1 if what == ACTIVATION else stage
-            self.arriving.setdefault((what, pipe, consumer, microbatch), []).append(sender)
-
-    def _reduce(self, instruction: Instruction, ranks: tuple[int, ...]) -> None:
-        number = self._add(Node(instruction, ranks, alone=self._is_last(instruction, ranks)))
-        for rank in ranks:
-            self._wait(self.last[rank], number)
-            self._wait(self.reduced[rank], number)
-            self.reduced[rank] = number
-
-    def _is_last(self, instruction: Instruction, ranks: tuple[int, ...]) -> bool:
-        """Whether no rank computes after it."""
-        for rank in ranks:
-            row = self.schedule.ranks[rank]
-            if any(other.kind in COMPUTE for other in row[row.index(instruction) :]):
-                return False
-        return True
-
-    def _add(self, operation: Node) -> int:
-        number = len(self.operations)
-        self.operations.append(operation)
-        for rank in operation.ranks:
-            self.rows[rank].append(number)
-        return number
-
-    def _wait(self, first: int | None, then: int, message: bool = False) -> None:
+    def wait(first: int | None, then: int, message: bool = False) -> None:
         """Between two operations the later of a hand-over and a message counts, which is the message."""
         if first is not None:
-            self.edges[first, then] = message or self.edges.get((first, then), False)
+            edges[first, then] = message or edges.get((first, then), False)
+
+    for instruction, ranks in walk(schedule):
+        kind, pipe, stage, microbatch, what, _ = instruction
+        number = len(operations)
+        if kind == SEND:
+            sender = computed[ranks[0]]
+            if sender is not None:
+                consumer = stage + 1 if what == ACTIVATION else stage
+                arriving.setdefault((what, pipe, consumer, microbatch), []).append(sender)
+        elif kind in COMPUTE:
+            backward = kind in (BACKWARD, BACKWARD_INPUT)
+            rebuilds = (
+                backward
+                and schedule.plan.stages[stage].recompute
+                and instruction._replace(kind=RECOMPUTE) not in recomputed
+            )
+            operations.append(Node(instruction, ranks, rebuilds))
+            for rank in ranks:
+                wait(computed[rank], number)
+                computed[rank] = number
+                rows[rank].append(number)
+            if backward or kind == FORWARD:
+                needed = GRADIENT if backward else ACTIVATION
+                for sender in arriving.pop((needed, pipe, stage, microbatch), ()):
+                    wait(sender, number, message=True)
+        elif kind == REDUCE:
+            operations.append(Node(instruction, ranks, alone=_is_last(schedule, instruction, ranks)))
+            for rank in ranks:
+                wait(computed[rank], number)
+                wait(reduced[rank], number)
+                reduced[rank] = number
+                rows[rank].append(number)
+    found = tuple(Edge(first, then, message) for (first, then), message in edges.items())
+    return Graph(tuple(operations), found, tuple(map(tuple, rows)))
+
+
+def _is_last(schedule: Schedule, instruction: Instruction, ranks: tuple[int, ...]) -> bool:
+    """Whether no rank computes after it."""
+    rest = (row[row.index(instruction) :] for row in (schedule.ranks[rank] for rank in ranks))
+    return not any(other.kind in COMPUTE for row in rest for other in row)

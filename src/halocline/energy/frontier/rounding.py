@@ -67,9 +67,8 @@ class Rounder:
         self._behind = [0] * len(steps)
         """Ticks from an operation's end to the end of all, if everything after it runs as fast as it can."""
         for number in reversed(range(len(steps))):
-            for then, wait in self._after[number]:
-                behind = wait + steps[then].times[0] + self._behind[then]
-                self._behind[number] = max(self._behind[number], behind)
+            behind = [wait + steps[then].times[0] + self._behind[then] for then, wait in self._after[number]]
+            self._behind[number] = max(behind, default=0)
 
     def round(self, begins: Sequence[int], ends: Sequence[int], deadline: int, good: float) -> list[Pick]:
         """A pick for each operation. A cost of `good` joules needs no further try."""
@@ -152,7 +151,7 @@ class Pricing:
         """Watts of all ranks if all waited."""
         self.latency = ticks_of(latency)
         self._unit = unit
-        self._menu = Menu(profile, schedule.plan)
+        self.menu = Menu(profile, schedule.plan)
         self._priced: dict[tuple[object, ...], tuple[Choices, Curve, Steps]] = {}
         priced = [self._price(operation) for operation in self.graph.operations]
         self.choices = [choices for choices, _, _ in priced]
@@ -190,7 +189,7 @@ class Pricing:
         instruction, ranks, rebuilds, alone = operation
         key = (instruction.kind, instruction.stage, rebuilds, len(ranks), alone)
         if key not in self._priced:
-            choices = self._menu.of(instruction.kind, instruction.stage, rebuilds) or (_NOTHING,)
+            choices = self.menu.of(instruction.kind, instruction.stage, rebuilds) or (_NOTHING,)
             if not alone:
                 choices = (_slowest(choices),)
             count, power = len(ranks) * self.replicas, self._power(operation)

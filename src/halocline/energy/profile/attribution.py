@@ -22,11 +22,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from halocline.energy.controller import DeviceStep
+from halocline.energy.controller import DeviceStep, Span
 from halocline.energy.device.meter import Reading
-from halocline.energy.profile.span import Load, Span, load
 from halocline.energy.profile.table import Estimate
 from halocline.schedule.instruction import COMPUTE
+
+
+class Load(NamedTuple):
+    """What draws a power of its own: a kind of instruction of a stage at a frequency."""
+
+    stage: int
+    kind: str
+    frequency: int | None
+
+
+def load(span: Span) -> Load:
+    return Load(span.instruction.stage, span.instruction.kind, span.frequency)
+
 
 WAITING = Load(-1, "waiting", None)
 """The device is not at work: its power is the blocking power."""
@@ -80,14 +92,11 @@ class Attribution:
         self._readings.extend(readings)
         while len(self._readings) > 1 and self._readings[1].time <= end:
             first, second = self._readings.popleft(), self._readings[0]
-            self._drop_before(first.time)
+            while self._spans and self._spans[0].end <= first.time:
+                self._spans.popleft()
+            while self._steps and self._steps[0][1] <= first.time:
+                self._steps.popleft()
             self._equation(first, second)
-
-    def _drop_before(self, time: float) -> None:
-        while self._spans and self._spans[0].end <= time:
-            self._spans.popleft()
-        while self._steps and self._steps[0][1] <= time:
-            self._steps.popleft()
 
     def _equation(self, first: Reading, second: Reading) -> None:
         length = second.time - first.time

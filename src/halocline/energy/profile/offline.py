@@ -1,5 +1,5 @@
 """The profile of a run that is over, from its timing files (see timing_csv): what a sweep would have found, without
-running again. A last line that was cut off by a crash is left out.
+running again.
 
 Files of ours carry stage and frequency with every row. Perseus's do not: then the stage follows from the rank, and the
 frequency is one for the whole run, or follows from the steps, some at each frequency from the first down:
@@ -11,29 +11,17 @@ frequency is one for the whole run, or follows from the steps, some at each freq
 
 from __future__ import annotations
 
-import csv
-import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from halocline.energy.controller import BATCH_INPUT
+from halocline.energy.controller import BATCH_INPUT, Span
 from halocline.energy.device.meter import Reading
 from halocline.energy.profile.attribution import WAITING, Attribution, Powers, measurements
-from halocline.energy.profile.span import Span
 from halocline.energy.profile.table import Estimate, Found, of_team
-from halocline.energy.profile.timing_csv import (
-    ENERGY_COLUMNS,
-    INSTRUCTION_COLUMNS,
-    NAMES,
-    energy_file,
-    instructions_file,
-)
-from halocline.schedule.instruction import FORWARD, Instruction
-
-_KINDS = {name: kind for kind, name in NAMES.items()}
+from halocline.energy.profile.timing_csv import ranks_in, read_energy, read_instructions
+from halocline.schedule.instruction import FORWARD
 
 _MARGIN = 2
 """Steps that are left out on each side of a change of frequency that is only inferred."""
@@ -57,8 +45,7 @@ class Missing:
     """Of the pipe (left out: a stage per rank)."""
 
 
-@dataclass(frozen=True)
-class Derived:
+class Derived(NamedTuple):
     """What the files tell."""
 
     found: Found
@@ -80,7 +67,8 @@ def derive(directory: str | Path, missing: Missing | None = None) -> Derived:
     parts: dict[tuple[int, str, int], list[tuple[Estimate, Estimate]]] = {}
     blocking: list[Estimate] = []
     for number, rank in enumerate(ranks):
-        spans = _spans(read_instructions(directory, rank), number // (len(ranks) // stages), missing, str(directory))
+        spans = read_instructions(directory, rank, number // (len(ranks) // stages))
+        spans = _clocked([span for span in spans if span.instruction.kind != BATCH_INPUT], missing, str(directory))
         readings = read_energy(directory, rank)
         if len(readings) < 2:
             raise ValueError(
@@ -102,39 +90,31 @@ def derive(directory: str | Path, missing: Missing | None = None) -> Derived:
     return Derived(found, min(blocking, key=lambda power: power.error) if blocking else None)
 
 
-def _spans(rows: Sequence[Timed], stage: int, missing: Missing, where: str) -> list[Span]:
-    """The rows as spans, with stage and frequency; those whose frequency is in doubt keep None."""
-    inferred = _inferred(rows, missing) if missing.frequencies else None
+def _clocked(spans: Sequence[Span], missing: Missing, where: str) -> list[Span]:
+    """The spans with their frequencies; where it is in doubt it stays None."""
     # Where some rows say it, the others are from before the first clock was set.
-    said = any(row.frequency is not None for row in rows)
-    spans = []
-    for number, row in enumerate(rows):
-        if row.kind == BATCH_INPUT:
-            continue
-        frequency = row.frequency
-        if frequency is None:
-            frequency = inferred[number] if inferred is not None else missing.frequency
-            if frequency is None and inferred is None and not said:
-                raise ValueError(
-                    f"the files in {where} do not say at which frequency the run was: give --frequency MHZ, or "
-                    f"--frequencies with --num-warmup-steps, --num-prof-steps and --microbatches"
-                )
-        at = row.stage if row.stage is not None else stage
-        spans.append(Span(Instruction(row.kind, 0, at, row.microbatch or 0), row.start, row.end, frequency))
-    return spans
+    said = any(span.frequency is not None for span in spans)
+    if spans and not said and not missing.frequencies and missing.frequency is None:
+        raise ValueError(
+            f"the files in {where} do not say at which frequency the run was: give --frequency MHZ, or --frequencies "
+            f"with --num-warmup-steps, --num-prof-steps and --microbatches"
+        )
+    told = _inferred(spans, missing) if missing.frequencies else [missing.frequency] * len(spans)
+    return [s if s.frequency is not None else s._replace(frequency=frequency) for s, frequency in zip(spans, told)]
 
 
-def _inferred(rows: Sequence[Timed], missing: Missing) -> list[int | None]:
-    """The frequency of each row by counting steps."""
+def _inferred(spans: Sequence[Span], missing: Missing) -> list[int | None]:
+    """The frequency of each span by counting steps."""
     if missing.microbatches is None:
         raise ValueError(
             "frequencies can only be told by counting steps, and a step's forwards are unknown: give --microbatches"
         )
     found: list[int | None] = []
     forwards = 0
-    for row in rows:
-        step = max(0, forwards - (row.kind != FORWARD)) // missing.microbatches - missing.warmup
-        forwards += row.kind == FORWARD
+    for span in spans:
+        forward = span.instruction.kind == FORWARD
+        step = max(0, forwards - (not forward)) // missing.microbatches - missing.warmup
+        forwards += forward
         window, place = divmod(step, missing.steps)
         sure = min(_MARGIN, (missing.steps - 1) // 2)
         known = 0 <= window < len(missing.frequencies) and sure <= place < missing.steps - sure
@@ -163,97 +143,3 @@ def _pieces(spans: Sequence[Span]) -> list[list[Span]]:
         if span.frequency is not None:
             pieces[-1].append(span)
     return [piece for piece in pieces if piece]
-
-
-# -- the files -----------------------------------------------------------------------------------------------------
-
-
-class Timed(NamedTuple):
-    """A row of instructions-R.csv."""
-
-    kind: str
-    """An instruction's, or batch-input."""
-    start: float
-    end: float
-    stage: int | None = None
-    """None where the file does not say."""
-    microbatch: int | None = None
-    frequency: int | None = None
-
-
-def ranks_in(directory: str | Path) -> list[int]:
-    """The ranks whose instructions are there."""
-    names = (re.fullmatch(r"instructions-(\d+)\.csv", path.name) for path in Path(directory).glob("instructions-*.csv"))
-    return sorted(int(name[1]) for name in names if name is not None)
-
-
-def read_instructions(directory: str | Path, rank: int) -> list[Timed]:
-    """A rank's rows in order of time."""
-    path = instructions_file(directory, rank)
-    rows = []
-    for number, row in _rows(path, INSTRUCTION_COLUMNS[:3]):
-        name = row["instruction"]
-        if name not in _KINDS:
-            raise ValueError(f"{path}:{number}: instruction {name!r} is not known: use one of {', '.join(_KINDS)}")
-        start, end = _number(path, number, row, "start"), _number(path, number, row, "end")
-        if end < start:
-            raise ValueError(f"{path}:{number}: end {end:.6f} comes before start {start:.6f}: remove the row")
-        optional = [_whole(path, number, row, column) for column in INSTRUCTION_COLUMNS[3:]]
-        rows.append(Timed(_KINDS[name], start, end, *optional))
-    return sorted(rows, key=lambda row: row.start)
-
-
-def read_energy(directory: str | Path, rank: int) -> list[Reading]:
-    """A rank's counter."""
-    path = energy_file(directory, rank)
-    found: list[Reading] = []
-    for number, row in _rows(path, ENERGY_COLUMNS):
-        reading = Reading(_number(path, number, row, "time"), _number(path, number, row, "energy"))
-        if found and (reading.time <= found[-1].time or reading.energy < found[-1].energy):
-            raise ValueError(
-                f"{path}:{number}: {reading.time:.6f} s, {reading.energy:g} J does not come after {found[-1].time:.6f} "
-                f"s, {found[-1].energy:g} J: a counter only rises"
-            )
-        found.append(reading)
-    return found
-
-
-def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[int, dict[str, str]]]:
-    """Every whole line with its number."""
-    text = path.read_text(encoding="utf-8-sig")
-    lines = text.splitlines()
-    if text and not text.endswith("\n"):
-        lines.pop()
-    found = csv.reader(lines)
-    header = next(found, [])
-    missing = [column for column in needed if column not in header]
-    if missing:
-        raise ValueError(
-            f"{path}:1: the header {','.join(header)!r} lacks {', '.join(missing)}: write {','.join(needed)}"
-        )
-    rows = []
-    for number, words in enumerate(found, start=2):
-        if len(words) != len(header):
-            raise ValueError(f"{path}:{number}: {len(words)} fields where the header has {len(header)}: fill the row")
-        rows.append((number, dict(zip(header, words))))
-    return rows
-
-
-def _number(path: Path, number: int, row: dict[str, str], column: str) -> float:
-    try:
-        value = float(row[column])
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"{path}:{number}: {column} = {row[column]!r} is not a finite number: remove the row")
-    return value
-
-
-def _whole(path: Path, number: int, row: dict[str, str], column: str) -> int | None:
-    """A column that may be missing or empty."""
-    word = row.get(column, "")
-    if not word:
-        return None
-    if not re.fullmatch(r"\d+", word):
-        raise ValueError(f"{path}:{number}: {column} = {word!r} is not a whole number: write one, or nothing")
-    return int(word)

@@ -4,14 +4,13 @@ on the way is the profile. Every rank holds the same sweep and is told the same,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from halocline.energy.controller import DeviceStep, Frequencies
+from halocline.energy.controller import DeviceStep, Frequencies, Player
 from halocline.energy.profile.attribution import Measurement, StepWindow
-from halocline.energy.profile.span import Span
 from halocline.energy.profile.table import Estimate, Found, of_team
-from halocline.schedule.instruction import COMPUTE, Instruction
+from halocline.schedule.instruction import COMPUTE, REDUCE, Instruction
 
 
 class Descent:
@@ -54,7 +53,7 @@ class Report(NamedTuple):
     """What a rank found in a window."""
 
     rows: list[Measurement]
-    blocking: Estimate | None
+    blocking: Estimate | None = None
     """Watts while waiting."""
     stuck: int | None = None
     """MHz at which the rank's device runs, if its clock may not be set."""
@@ -63,12 +62,15 @@ class Report(NamedTuple):
 class Sweep:
     """Which stage runs at which frequency, and what was found."""
 
-    def __init__(self, stages: int, available: Sequence[int], *, lowest: int = 0, stride: int = 1) -> None:
-        if not available:
+    def __init__(
+        self, available: Sequence[Sequence[int]], *, lowest: int = 0, stride: int = 1, patience: int = 2
+    ) -> None:
+        """`available`: MHz of each stage, highest first."""
+        if not all(available):
             raise ValueError(
                 "there are 0 frequencies to sweep: use --meter simulated, a GPU's nvml or zeus, or --from DIR"
             )
-        self.descents = [Descent(available, lowest=lowest, stride=stride) for _ in range(stages)]
+        self.descents = [Descent(own, lowest=lowest, stride=stride, patience=patience) for own in available]
         self.found: Found = {}
         self.blocking: Estimate | None = None
         self._stuck = False
@@ -83,45 +85,45 @@ class Sweep:
         """MHz of each stage now; a stage that is done runs at its highest, and slows nobody."""
         return tuple(descent.frequency for descent in self.descents)
 
-    def saw(self, reports: Mapping[int, Report]) -> None:
-        """A window is over; what every rank found in it."""
-        clocks = list(self.clocks)
-        self._stuck = any(report.stuck is not None for report in reports.values())
-        known = [report.blocking for report in reports.values() if report.blocking is not None]
+    def saw(self, reports: Collection[Report]) -> None:
+        """A window is over; what every rank found in it. A stage of which nobody tells stays where it is."""
+        self._stuck = any(report.stuck is not None for report in reports)
+        known = [report.blocking for report in reports if report.blocking is not None]
         if known:
             self.blocking = min(known, key=lambda estimate: estimate.error)
         power = self.blocking.value if self.blocking is not None else 0.0
-        for stage, descent in enumerate(self.descents):
+        same: dict[tuple[int, str], list[Measurement]] = {}
+        for row in (row for report in reports for row in report.rows):
+            same.setdefault((row.stage, row.kind), []).append(row)
+        costs: dict[int, float] = {}
+        for (stage, kind), rows in sorted(same.items()):
+            descent = self.descents[stage]
             if descent.done:
                 continue
-            rows = [r for report in reports.values() for r in report.rows if r.stage == stage]
-            stuck = [report.stuck for report in reports.values() if any(r.stage == stage for r in report.rows)]
-            if self._stuck:
-                clocks[stage] = min((mhz for mhz in stuck if mhz is not None), default=clocks[stage])
-            cost = 0.0
-            for kind in sorted({row.kind for row in rows}):
-                same = [row for row in rows if row.kind == kind]
-                energies = [row.energy for row in same if row.energy is not None]
-                if not energies:
-                    raise ValueError(
-                        "no energy was measured: a sweep needs a meter (--meter nvml, zeus or simulated), and steps in "
-                        "which its counter advances, about every 0.1 s; use more --num-prof-steps"
-                    )
-                time, energy = of_team([row.time for row in same], energies)
-                self.found[stage, kind, clocks[stage]] = time, energy
-                cost += energy.value - power * time.value
-            descent.saw(cost)
+            energies = [row.energy for row in rows if row.energy is not None]
+            if not energies:
+                raise ValueError(
+                    "no energy was measured: a sweep needs a meter (--meter nvml, zeus or simulated), and steps in "
+                    "which its counter advances, about every 0.1 s; use more --num-prof-steps"
+                )
+            stuck = [report.stuck for report in reports if report.stuck and any(r.stage == stage for r in report.rows)]
+            time, energy = of_team([row.time for row in rows], energies)
+            self.found[stage, kind, min(stuck, default=descent.frequency)] = time, energy
+            if kind != REDUCE:
+                costs[stage] = costs.get(stage, 0.0) + energy.value - power * time.value
+        for stage, cost in costs.items():
+            self.descents[stage].saw(cost)
 
 
-class SweepPlayer:
-    """A player and a listener of the controller: plays a sweep."""
+class SweepPlayer(Player):
+    """Plays a sweep."""
 
     def __init__(
         self,
         sweep: Sweep,
         instructions: Sequence[Instruction],
         steps: int,
-        exchange: Callable[[Report], Mapping[int, Report]],
+        exchange: Callable[[Report], Collection[Report]],
         *,
         warmup: int = 0,
         settle: int = 0,
@@ -138,20 +140,13 @@ class SweepPlayer:
 
     def play(self, step: int) -> Frequencies | None:
         if not self._left:
-            self.sweep.saw(
-                self._exchange(Report(self._window.measured(), self._window.blocking_power(), self._stuck()))
-            )
+            found = Report(self._window.measured(), self._window.blocking_power(), self._stuck())
+            self.sweep.saw(self._exchange(found))
             self._window.clear()
             self._left = self._steps + self._settle
         clocks = self.sweep.clocks
         return [clocks[stage] for stage in self._stages]
 
-    def span(self, span: Span) -> None:
-        """Steps are enough."""
-
     def step(self, step: DeviceStep) -> None:
         self._left -= 1
         self._window.add(step, self._left < self._steps)
-
-    def close(self) -> None:
-        """The sweep keeps what it saw."""

@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -55,108 +55,87 @@ def make_app(settings: ServerSettings, data: Path) -> Doorkeeper:
 
     # The pages FastAPI would add take their scripts from elsewhere; ours is below.
     app = FastAPI(title="Halocline energy server", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    _add_wire(app, jobs)
-    _add_views(app, jobs, store, metrics, settings)
-
+    answers = {**_wire(jobs), **_views(jobs, store, metrics)}
+    answers["/info"] = "GET", lambda request, body: _info(settings, sorted(answers))
+    for path, (method, answer) in answers.items():
+        app.add_route(path, _responding(answer), methods=[method])
     for kind in (Refusal, StoreFailed, HTTPException, Exception):
         app.add_exception_handler(kind, _failed)
     return Doorkeeper(app, settings, metrics.count)
 
 
-Answer = Callable[[Request], Awaitable[object]]
-"""Gives what is sent as JSON (None: null), or a whole response."""
+Answer = Callable[[Request, bytes], object]
+"""Of a request and its body gives, now or later, what is sent as JSON (None: null), or a whole response."""
+
+Answers = dict[str, tuple[str, Answer]]
+"""Path -> the method with which it is asked, and who answers."""
 
 
-def _at(app: FastAPI, method: str, path: str) -> Callable[[Answer], Answer]:
-    """What is asked at this path is answered by the function below."""
+def _responding(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        found = answer(request, await request.body())
+        if isinstance(found, Awaitable):
+            found = await found
+        return found if isinstance(found, Response) else _json(found)
 
-    def add(answer: Answer) -> Answer:
-        async def respond(request: Request) -> Response:
-            found = await answer(request)
-            return found if isinstance(found, Response) else _json(found)
-
-        app.add_route(path, respond, methods=[method])
-        return answer
-
-    return add
+    return respond
 
 
-def _add_wire(app: FastAPI, jobs: Jobs) -> None:
+def _wire(jobs: Jobs) -> Answers:
     """What training jobs say."""
-
-    @_at(app, "POST", "/register_job")
-    async def register_job(request: Request) -> object:
-        return await jobs.register(read(JobInfo, await request.body()))
-
-    @_at(app, "POST", "/register_rank/{job}")
-    async def register_rank(request: Request) -> None:
-        await _job(request, jobs).register(read(RankInfo, await request.body()))
-
-    @_at(app, "GET", "/schedule/{job}")
-    async def schedule(request: Request) -> object:
-        return await _job(request, jobs).schedule(_whole(request, "rank"))
-
-    @_at(app, "POST", "/result/{job}")
-    async def result(request: Request) -> None:
-        job, body = _job(request, jobs), await request.body()
-        await job.report(read(Result, body), body)
-
-    @_at(app, "POST", "/straggler/{job}")
-    async def straggler(request: Request) -> object:
-        return await _job(request, jobs).straggler(read(Straggler, await request.body()))
+    return {
+        "/register_job": ("POST", lambda request, body: jobs.register(read(JobInfo, body))),
+        "/register_rank/{job}": ("POST", lambda request, body: _job(request, jobs).register(read(RankInfo, body))),
+        "/schedule/{job}": ("GET", lambda request, body: _job(request, jobs).schedule(_whole(request, "rank"))),
+        "/result/{job}": ("POST", lambda request, body: _job(request, jobs).report(read(Result, body), body)),
+        "/straggler/{job}": ("POST", lambda request, body: _job(request, jobs).straggler(read(Straggler, body))),
+    }
 
 
-def _add_views(app: FastAPI, jobs: Jobs, store: Store, metrics: ServerMetrics, settings: ServerSettings) -> None:
+def _views(jobs: Jobs, store: Store, metrics: ServerMetrics) -> Answers:
     """What people and machines look at."""
 
-    @_at(app, "GET", "/info")
-    async def info(request: Request) -> object:
-        from halocline import __version__
-
-        return {
-            "name": "halocline energy server",
-            "version": __version__,
-            "scheduler": settings.scheduler,
-            "schedulers": [name for name in SCHEDULERS if name != "point-solution" or settings.plans],
-            "paths": sorted({getattr(route, "path", "") for route in app.routes}),
-            "limits": {
-                "body_bytes": settings.body_limit,
-                "requests_per_second": settings.rate,
-                "requests_per_second_of_a_rank": settings.rank_rate,
-                "rank_timeout_seconds": settings.rank_timeout,
-            },
-        }
-
-    @_at(app, "GET", "/jobs")
-    async def all_jobs(request: Request) -> object:
+    def all_jobs(request: Request, body: bytes) -> object:
         found = list(jobs)
         if "latest" in request.query_params:
             found = found[-max(1, _whole(request, "latest")) :]
         return [job_facts(job) for job in found]
 
-    @_at(app, "GET", "/jobs/{job}")
-    async def one_job(request: Request) -> object:
-        return job_facts(_job(request, jobs))
+    return {
+        "/jobs": ("GET", all_jobs),
+        "/jobs/{job}": ("GET", lambda request, body: job_facts(_job(request, jobs))),
+        "/frontier/{job}": (
+            "GET",
+            lambda request, body: frontier_facts(_job(request, jobs), _seconds(request, "time")),
+        ),
+        "/health": ("GET", lambda request, body: {"status": "ok"}),
+        "/metrics": ("GET", lambda request, body: Response(metrics.text(jobs, store), media_type=METRICS_TYPE)),
+        **{path: ("GET", _page) for path in _PAGE},
+    }
 
-    @_at(app, "GET", "/frontier/{job}")
-    async def frontier(request: Request) -> object:
-        return await frontier_facts(_job(request, jobs), _seconds(request, "time"))
 
-    @_at(app, "GET", "/health")
-    async def health(request: Request) -> object:
-        return {"status": "ok"}
+def _info(settings: ServerSettings, paths: Sequence[str]) -> object:
+    from halocline import __version__
 
-    @_at(app, "GET", "/metrics")
-    async def numbers(request: Request) -> object:
-        return Response(metrics.text(jobs, store), media_type=METRICS_TYPE)
+    return {
+        "name": "halocline energy server",
+        "version": __version__,
+        "scheduler": settings.scheduler,
+        "schedulers": [name for name in SCHEDULERS if name != "point-solution" or settings.plans],
+        "paths": paths,
+        "limits": {
+            "body_bytes": settings.body_limit,
+            "requests_per_second": settings.rate,
+            "requests_per_second_of_a_rank": settings.rank_rate,
+            "rank_timeout_seconds": settings.rank_timeout,
+        },
+    }
 
-    async def page(request: Request) -> object:
-        name, kind = _PAGE[request.url.path]
-        text = (files("halocline.energy.server") / "page" / name).read_text(encoding="utf-8")
-        return Response(text, media_type=kind, headers={"Content-Security-Policy": _POLICY})
 
-    for path in _PAGE:
-        _at(app, "GET", path)(page)
+def _page(request: Request, body: bytes) -> Response:
+    name, kind = _PAGE[request.url.path]
+    text = (files("halocline.energy.server") / "page" / name).read_text(encoding="utf-8")
+    return Response(text, media_type=kind, headers={"Content-Security-Policy": _POLICY})
 
 
 def _job(request: Request, jobs: Jobs) -> Job:
@@ -165,7 +144,7 @@ def _job(request: Request, jobs: Jobs) -> Job:
 
 async def _failed(request: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
-        return Response(error.body, status_code=error.status, headers=error.headers, media_type="application/json")
+        return error.response()
     if isinstance(error, StoreFailed):
         return _json({"detail": str(error)}, 503)
     if isinstance(error, HTTPException):

@@ -22,9 +22,9 @@ from typing import Any
 
 from halocline.energy.client import Seat
 from halocline.energy.server.digest import Digest, RoundLog, digest
+from halocline.energy.server.instruction_profiler import InstructionProfiler
 from halocline.energy.server.limits import Rates
-from halocline.energy.server.schedulers import Roster, Scheduler, make_scheduler
-from halocline.energy.server.schedulers.scheduler import Notice, Turn
+from halocline.energy.server.schedulers import TURN, AllMax, Notice, PointSolution, Roster, Scheduler, Turn
 from halocline.energy.server.settings import ServerSettings
 from halocline.energy.server.store import Store, StoredJob
 from halocline.energy.server.wire import JobInfo, RankInfo, Refusal, Result, Straggler
@@ -45,16 +45,12 @@ class Gate:
         self._here: Counter[int] = Counter()
         self._left: dict[int, float] = {}
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._deciding: asyncio.Task[None] | None = None
+        self.deciding: asyncio.Task[None] | None = None
 
     @property
     def failed(self) -> bool:
         """Whether `decide` raised; whoever comes later needs another gate."""
         return self._opened.done() and self._opened.exception() is not None
-
-    @property
-    def deciding(self) -> bool:
-        return self._deciding is not None
 
     def seen(self, rank: int, seconds: float) -> bool:
         """Whether a rank waits here or did not long ago. Ranks give up one by one: none is missing for that."""
@@ -64,8 +60,8 @@ class Gate:
         """Whether the gate opened in time. Raises what `decide` raised, to everyone who waits."""
         self._here[rank] += 1  # a rank that lost its connection and asks again is here twice for a while
         try:
-            if len(self._here) == self._size and self._deciding is None:
-                self._deciding = asyncio.get_running_loop().create_task(self._run())
+            if len(self._here) == self._size and self.deciding is None:
+                self.deciding = asyncio.get_running_loop().create_task(self._run())
             await asyncio.wait({self._opened}, timeout=timeout)
             return self._opened.done() and self._opened.result() is None
         finally:
@@ -82,6 +78,13 @@ class Gate:
             self._opened.exception()  # it may be that nobody waits any more
         else:
             self._opened.set_result(None)
+
+
+def make_scheduler(name: str, roster: Roster, settings: ServerSettings) -> Scheduler:
+    """The scheduler of a job, before anything has been played."""
+    if name == "all-max":
+        return AllMax(roster)
+    return PointSolution(roster, settings.plans) if name == "point-solution" else InstructionProfiler(roster, settings)
 
 
 class Job:
@@ -237,7 +240,7 @@ class Job:
         # Finding a plan takes a while the first time: not while others wait for an answer.
         await asyncio.to_thread(lambda: [scheduler.played(turn, rank) for rank in self.ranks])
         self._begin(self.round + 1, turn)
-        await self._store.add_round(self.name, self.round, turn.to_text())
+        await self._store.add_round(self.name, self.round, TURN.dump_json(turn).decode())
         if self.round % 64 == 0 and self.round > _KEPT_ROUNDS:
             await self._store.forget_reports(self.name, self.round - _KEPT_ROUNDS)
 
@@ -376,7 +379,7 @@ class Job:
                 assert self.scheduler is not None
                 if self.turn is not None:
                     self.scheduler.observe(self.turn, self._digests)
-                self._begin(round, Turn.from_text(stored.rounds[round]))
+                self._begin(round, TURN.validate_json(stored.rounds[round]))
             for rank, sha, kept in stored.reports.get(round, ()):
                 self._learn(rank, sha, Digest.from_text(kept))
             while at == round:

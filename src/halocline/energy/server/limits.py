@@ -102,10 +102,7 @@ class Doorkeeper:
             self._admit(scope, headers)
             body = await self._body(receive, headers.get(b"content-length", b""))
         except Refusal as refusal:
-            told = {"content-type": "application/json", "content-length": str(len(refusal.body)), **refusal.headers}
-            lines = [(name.encode(), value.encode()) for name, value in told.items()]
-            await send({"type": "http.response.start", "status": refusal.status, "headers": lines})
-            await send({"type": "http.response.body", "body": refusal.body})
+            await refusal.response()(scope, receive, send)
             return
         rest = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -68,16 +68,9 @@ class Store:
         self._pending: list[_Write] = []
         self._flushing: asyncio.Task[None] | None = None
         self._failure: StoreFailed | None = None
-        with self._readable():
+        with self._readable(), contextlib.ExitStack() as undo:
             self._database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
-        try:
-            self._open(path)
-        except BaseException:
-            self._database.close()
-            raise
-
-    def _open(self, path: Path) -> None:
-        with self._readable():
+            undo.callback(self._database.close)
             # Two servers on one file would each answer for half of the jobs.
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -92,6 +85,7 @@ class Store:
                 self._database.execute(statement)
             self._database.execute(f"PRAGMA user_version = {_VERSION}")
             self._database.execute("COMMIT")
+            undo.pop_all()
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
@@ -123,9 +117,7 @@ class Store:
         await self._start("INSERT INTO notices VALUES (NULL, ?, ?, ?)", job, round, body)
 
     async def forget(self, job: str) -> None:
-        for table in _PER_JOB[:-1]:
-            self._start(f"DELETE FROM {table} WHERE job = ?", job)
-        await self._start(f"DELETE FROM {_PER_JOB[-1]} WHERE job = ?", job)
+        await asyncio.gather(*[self._start(f"DELETE FROM {table} WHERE job = ?", job) for table in _PER_JOB])
 
     async def forget_reports(self, job: str, before: int) -> None:
         """Drops the reports of rounds long over, but for those a profile was made of."""

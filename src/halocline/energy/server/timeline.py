@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from halocline.energy.frontier.choices import Menu
-from halocline.energy.frontier.graph import graph_of
+from halocline.energy.frontier.graph import Graph
 from halocline.energy.profile.table import ProfileTable, Row
-from halocline.schedule.instruction import BACKWARD, COMPUTE, FORWARD, RECOMPUTE, Schedule
+from halocline.schedule.instruction import BACKWARD, COMPUTE, FORWARD, RECOMPUTE
 
 
 class TimelineBar(NamedTuple):
@@ -39,30 +39,23 @@ def nominal_profile(frequencies: Iterable[int], stages: int) -> ProfileTable:
     )
 
 
-class Draftsman:
-    """Makes timelines of one schedule and profile."""
-
-    def __init__(self, schedule: Schedule, profile: ProfileTable) -> None:
-        self._graph = graph_of(schedule)
-        self._menu = Menu(profile, schedule.plan)
-        self._before: list[list[int]] = [[] for _ in self._graph.operations]
-        for first, then, _ in self._graph.edges:
-            self._before[then].append(first)
-
-    def of(self, frequencies: Sequence[Sequence[tuple[str, int]]]) -> list[TimelineBar]:
-        """A plan's: for each local rank its computations in order, with their frequencies."""
-        rows = [iter(row) for row in frequencies]
-        bars: list[TimelineBar] = []
-        ends: list[float] = []
-        for operation, before in zip(self._graph.operations, self._before):
-            kind, _, stage, microbatch, _, _ = operation.instruction
-            start = max((ends[first] for first in before), default=0.0)
-            if kind not in COMPUTE:  # no computation waits for it
-                ends.append(start)
-                continue
-            wanted = max([next(rows[rank])[1] for rank in operation.ranks])
-            choices = self._menu.of(kind, stage, operation.rebuilds)
-            chosen = min(choices, key=lambda choice: abs(choice.frequency - wanted))
-            ends.append(start + chosen.time)
-            bars += [TimelineBar(rank, kind, stage, microbatch, start, ends[-1], wanted) for rank in operation.ranks]
-        return bars
+def timeline(graph: Graph, menu: Menu, frequencies: Sequence[Sequence[tuple[str, int]]]) -> list[TimelineBar]:
+    """A plan's: `frequencies` has for each local rank its computations in order, with their MHz."""
+    before: list[list[int]] = [[] for _ in graph.operations]
+    for first, then, _ in graph.edges:
+        before[then].append(first)
+    rows = [iter(row) for row in frequencies]
+    bars: list[TimelineBar] = []
+    ends: list[float] = []
+    for operation, awaited in zip(graph.operations, before):
+        kind, _, stage, microbatch, _, _ = operation.instruction
+        start = max((ends[first] for first in awaited), default=0.0)
+        if kind not in COMPUTE:  # no computation waits for it
+            ends.append(start)
+            continue
+        wanted = max([next(rows[rank])[1] for rank in operation.ranks])
+        choices = menu.of(kind, stage, operation.rebuilds)
+        chosen = min(choices, key=lambda choice: abs(choice.frequency - wanted))
+        ends.append(start + chosen.time)
+        bars += [TimelineBar(rank, kind, stage, microbatch, start, ends[-1], wanted) for rank in operation.ranks]
+    return bars

@@ -5,14 +5,15 @@ metrics in Prometheus' text form. Decides nothing.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterable
 from itertools import accumulate, islice
 from typing import Any
 
+from halocline.energy.server.instruction_profiler import InstructionProfiler
 from halocline.energy.server.job import Job
-from halocline.energy.server.schedulers.instruction_profiler import InstructionProfiler
-from halocline.energy.server.schedulers.scheduler import GivenPlans
+from halocline.energy.server.schedulers import GivenPlans
 from halocline.energy.server.store import Store
 from halocline.plan.plan import Plan
 
@@ -121,10 +122,7 @@ class ServerMetrics:
         """One request; `path` is one of a few names, never what a client made up."""
         self._requests[method, path, status] += 1
         self._seconds[path] += seconds  # type: ignore[assignment]
-        for bound in _BOUNDS:
-            if seconds <= bound:
-                self._buckets[path, bound] += 1
-                break
+        self._buckets[path, next((bound for bound in _BOUNDS if seconds <= bound), math.inf)] += 1
 
     def text(self, jobs: Iterable[Job], store: Store) -> str:
         lines: list[str] = []
@@ -137,7 +135,7 @@ class ServerMetrics:
             for bound in _BOUNDS:
                 below += self._buckets[path, bound]
                 lines.append(f'{_PREFIX}request_seconds_bucket{{path="{path}",le="{bound:g}"}} {below}')
-            total = sum(count for (_, at, _), count in self._requests.items() if at == path)
+            total = below + self._buckets[path, math.inf]
             lines.append(f'{_PREFIX}request_seconds_bucket{{path="{path}",le="+Inf"}} {total}')
             lines.append(f'{_PREFIX}request_seconds_sum{{path="{path}"}} {self._seconds[path]:.6f}')
             lines.append(f'{_PREFIX}request_seconds_count{{path="{path}"}} {total}')

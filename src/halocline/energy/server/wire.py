@@ -10,6 +10,7 @@ import json
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from starlette.responses import Response
 
 Degree = Annotated[int, Field(ge=1, le=1 << 16)]
 Rank = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -30,16 +31,11 @@ class Refusal(Exception):
         self.status = status
         self.detail = detail
 
-    @property
-    def body(self) -> bytes:
-        return json.dumps({"detail": self.detail}).encode()
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What goes with the status: whoever may ask again is told when, whoever lacks the token how to send it."""
-        if self.status in (408, 429):
-            return {"retry-after": "1"}
-        return {"www-authenticate": "Bearer"} if self.status == 401 else {}
+    def response(self) -> Response:
+        """Whoever may ask again is told when, whoever lacks the token how to send it."""
+        again, token = {"retry-after": "1"}, {"www-authenticate": "Bearer"}
+        headers = {401: token, 408: again, 429: again}.get(self.status)
+        return Response(json.dumps({"detail": self.detail}), self.status, headers, "application/json")
 
 
 class Message(BaseModel):

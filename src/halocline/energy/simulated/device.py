@@ -41,6 +41,8 @@ PERIOD = 0.1
 class SimulatedDevice:
     """The device of one rank: a meter, a clock, and what acts where a GPU would work."""
 
+    name = "simulated GPU"
+
     def __init__(
         self,
         directory: str | Path,
@@ -86,10 +88,6 @@ class SimulatedDevice:
         self._time = self._energy = self._counted = 0.0
         self._ticks = 0
         self._changes: list[Reading] = []
-
-    @property
-    def name(self) -> str:
-        return "simulated GPU"
 
     # -- the meter -------------------------------------------------------------------------------------------------
 
@@ -162,7 +160,8 @@ class SimulatedDevice:
         if instruction.kind not in COMPUTE and instruction.kind != STEP:
             return
         frequency = self.actual()
-        seconds = sum(self._seconds(kind, instruction.stage, frequency) for kind in self._parts(instruction))
+        work = 1.0 if instruction.kind == STEP else self._work[instruction.stage]
+        seconds = sum(self.law.seconds(kind, frequency, work) for kind in self._parts(instruction))
         watts = self.law.watts(instruction.kind, frequency)
         self._spend(seconds * self._give_or_take(), watts * self._give_or_take())
 
@@ -173,9 +172,6 @@ class SimulatedDevice:
         kind, stage = instruction.kind, instruction.stage
         inside = kind in (BACKWARD, BACKWARD_INPUT) and self._schedule.plan.stages[stage].recompute
         return [FORWARD, kind] if inside and instruction[1:4] not in self._apart else [kind]
-
-    def _seconds(self, kind: str, stage: int, frequency: int) -> float:
-        return self.law.seconds(kind, frequency, 1.0 if kind == STEP else self._work[stage])
 
     def _give_or_take(self) -> float:
         return max(0.5, self._random.gauss(1.0, self._spread))

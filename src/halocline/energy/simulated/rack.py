@@ -23,9 +23,6 @@ _WORDS = 4
 _DEFAULT, _WIDTH = "default", 12
 """Every state of a clock is as long as every other, so that one write replaces it."""
 
-Slots = tuple["memoryview[int]", "memoryview[float]"]
-"""A device's file, as whole numbers and as seconds."""
-
 
 class Rack:
     """One rank's view of all devices."""
@@ -33,20 +30,19 @@ class Rack:
     def __init__(self, directory: str | Path, rank: int, lengths: Sequence[int], patience: float = 300.0) -> None:
         """`lengths`: how many instructions each rank has. `patience`: seconds to wait for another device."""
         self.directory, self.rank, self.lengths, self.patience = Path(directory), rank, tuple(lengths), patience
-        self._views: dict[int, Slots] = {}
+        self._views: dict[int, memoryview[float]] = {}
         self.directory.mkdir(parents=True, exist_ok=True)
         new = self._path(rank).with_suffix(".new")
         with open(new, "w+b") as file:
             file.truncate(8 * _WORDS * max(1, self.lengths[rank]))
-            self._views[rank] = _mapped(file.fileno())
+            self._views[rank] = memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
         new.replace(self._path(rank))
 
     def tell(self, step: int, index: int, seconds: float) -> None:
         """This rank's instruction number `index` of the step is due at `seconds`."""
-        numbers, times = self._views[self.rank]
-        at = _WORDS * index + 2 * (step % 2)
-        times[at + 1] = seconds
-        numbers[at] = step + 1  # last: who sees it may read the time
+        view, at = self._views[self.rank], _WORDS * index + 2 * (step % 2)
+        view[at + 1] = seconds
+        view[at] = step + 1  # last: who sees it may read the time
 
     def ask(self, rank: int, step: int, index: int) -> float:
         """When the other rank's instruction is due; waits for a device that has not come there yet."""
@@ -54,8 +50,8 @@ class Rack:
         end = time.monotonic() + self.patience
         while True:
             view = self._view(rank)
-            if view is not None and view[0][at] == step + 1:
-                return view[1][at + 1]
+            if view is not None and view[at] == step + 1:
+                return view[at + 1]
             if time.monotonic() > end:
                 raise TimeoutError(
                     f"simulated device {self.rank} waited {self.patience:g} s in {self.directory} for device {rank}, "
@@ -63,25 +59,20 @@ class Rack:
                 )
             time.sleep(0.0002)
 
-    def _view(self, rank: int) -> Slots | None:
+    def _view(self, rank: int) -> memoryview[float] | None:
         if rank not in self._views:
             path, size = self._path(rank), 8 * _WORDS * max(1, self.lengths[rank])
             try:
                 with open(path, "r+b") as file:
                     if os.fstat(file.fileno()).st_size != size:
                         return None  # of an earlier run
-                    self._views[rank] = _mapped(file.fileno())
+                    self._views[rank] = memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
             except FileNotFoundError:
                 return None
         return self._views[rank]
 
     def _path(self, rank: int) -> Path:
         return self.directory / f"device-{rank}.slots"
-
-
-def _mapped(file: int) -> Slots:
-    view = memoryview(mmap.mmap(file, 0))
-    return view.cast("q"), view.cast("d")
 
 
 class ClockFile:

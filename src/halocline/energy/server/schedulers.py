@@ -1,6 +1,6 @@
-"""What a scheduler is, what it knows of a job (`Roster`), and what it decides (`Turn`). A scheduler decides turns from
-what was played before; it never waits, and it does long work only when it is told to, so that the server can do it
-beside its answers.
+"""What a scheduler is, what it knows of a job (`Roster`), and what it decides (`Turn`); and the two that learn nothing,
+all-max and point-solution. A scheduler decides turns from what was played before; it never waits, and it does long work
+only when it is told to, so that the server can do it beside its answers.
 
 A turn is what all ranks of a job play until they ask again, small enough to keep one for every round. The frequencies
 themselves follow from it; after a restart the same turn gives the same frequencies.
@@ -8,17 +8,19 @@ themselves follow from it; after a restart the same turn gives the same frequenc
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from pydantic import TypeAdapter
+
 from halocline.energy.client import Seat
+from halocline.energy.frontier.choices import Menu
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import Frontier, Point
+from halocline.energy.frontier.graph import graph_of
 from halocline.energy.server.digest import Digest
-from halocline.energy.server.timeline import TimelineBar
+from halocline.energy.server.timeline import TimelineBar, nominal_profile, timeline
 from halocline.plan.plan import Plan
 from halocline.schedule.instruction import COMPUTE, Schedule
 
@@ -55,16 +57,9 @@ class Turn:
     eased: bool = False
     """Whether the straggler's own replica plays a plan made for it (see `frontier.ease`)."""
 
-    def to_text(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
 
-    @classmethod
-    def from_text(cls, text: str) -> Turn:
-        fields = json.loads(text)
-        clocks, notice = fields["clocks"], fields["notice"]
-        fields["clocks"] = None if clocks is None else tuple(clocks)
-        fields["notice"] = None if notice is None else Notice(**notice)
-        return cls(**fields)
+TURN = TypeAdapter(Turn)
+"""Turns as JSON, out and in."""
 
 
 class GivenPlans:
@@ -98,6 +93,8 @@ class Scheduler:
     """Why it could not do better, for people; empty where it could."""
     solution: Frontier | GivenPlans | None = None
     """The plans it chooses from, as soon as there are any."""
+    _plan_at: Callable[[float], FrequencyPlan]
+    """The solution's."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
@@ -127,16 +124,25 @@ class Scheduler:
 
     def frequencies(self, turn: Turn, rank: int) -> Frequencies:
         """What a rank plays in a turn: its part of a plan, or its highest frequency."""
-        plan = self.played(turn, rank)
-        return self._roster.highest(rank) if plan is None else self._roster.row_of(plan, self._roster.local_rank(rank))
+        plan, local = self.played(turn, rank), self._roster.local_rank(rank)
+        if plan is not None:
+            return self._roster.row_of(plan, local)
+        return [(kind, self._roster.available[rank][0]) for kind, _ in self._roster.rows[local]]
 
     def played(self, turn: Turn, rank: int) -> FrequencyPlan | None:
         """The plan that a rank plays in a turn, where it plays one."""
-        return None
+        if turn.time is None or self.solution is None:
+            return None
+        return self._plan_at(self.solution.time_min if self._keeps_up(turn, rank) else turn.time)
 
     def drawn(self, plan: FrequencyPlan) -> list[TimelineBar]:
         """When everything would run by one of the solution's plans."""
         raise NotImplementedError
+
+    @property
+    def _factor(self) -> float:
+        """How many times the shortest an iteration takes."""
+        return self._notice.factor if self._notice else 1.0
 
     def _keeps_up(self, turn: Turn, rank: int) -> bool:
         """Whether a rank stays as fast as it can because slowing it would delay the straggler further: the straggler
@@ -156,6 +162,33 @@ class AllMax(Scheduler):
 
     def turn(self) -> Turn:
         return Turn(ALL_MAX)
+
+
+class PointSolution(Scheduler):
+    """point-solution: plays plans that were made before. Of several it plays the fastest, and with a straggler the
+    slowest that still meets it."""
+
+    phase = PLAYING
+    solution: GivenPlans
+
+    def __init__(self, roster: Roster, plans: Sequence[FrequencyPlan]) -> None:
+        super().__init__(roster)
+        for plan in plans:
+            _require_fit(plan, roster)
+        self.solution = GivenPlans(plans)
+        self._plan_at = self.solution.plan_at
+
+    def turn(self) -> Turn:
+        return Turn(PLAYING, time=self.solution.time_min * self._factor, notice=self._notice)
+
+    def drawn(self, plan: FrequencyPlan) -> list[TimelineBar]:
+        """The plans say when they end, and nothing of what is between: by nominal times."""
+        rows = self._roster.rows_of(plan)
+        known = {frequency for row in rows for _, frequency in row}
+        menu = Menu(nominal_profile(known, len(self._roster.plan.stages)), self._roster.plan)
+        bars = timeline(graph_of(self._roster.schedule), menu, rows)
+        factor = plan.time / max(bar.end for bar in bars)
+        return [bar._replace(start=bar.start * factor, end=bar.end * factor) for bar in bars]
 
 
 @dataclass(frozen=True)
@@ -201,11 +234,6 @@ class Roster:
     def stages_of(self, rank: int) -> tuple[int, ...]:
         return self._local_stages[self.local_rank(rank)]
 
-    def highest(self, rank: int) -> Frequencies:
-        """A rank's instructions at its highest frequency."""
-        top = self.available[rank][0]
-        return [(kind, top) for kind, _ in self.rows[self.local_rank(rank)]]
-
     def row_of(self, plan: FrequencyPlan, local: int) -> Frequencies:
         """A local rank's part. A plan with a row per place is played alike by all ranks of a place."""
         rows = plan.frequencies
@@ -225,3 +253,21 @@ class Roster:
 def computed(row: Iterable[tuple[str, int]]) -> Frequencies:
     """What of a plan's row goes over the wire: computations, which are what a client announces."""
     return [(kind, frequency) for kind, frequency in row if kind in COMPUTE]
+
+
+def _require_fit(plan: FrequencyPlan, roster: Roster) -> None:
+    rows, places, ranks = plan.frequencies, roster.plan.places, roster.plan.ranks_per_replica
+    if len(rows) not in (places, ranks):
+        raise ValueError(
+            f"the plan of {plan.time:g} s has {len(rows)} rows and the job {places} places and {ranks} ranks in a "
+            f"replica: give plans made for this job"
+        )
+    for local, row in enumerate(rows):
+        mine = [kind for kind, _ in computed(row)]
+        seat = roster.places.index(local) if len(rows) == places else local
+        if mine != [kind for kind, _ in roster.rows[seat]]:
+            raise ValueError(
+                f"row {local} of the plan of {plan.time:g} s has {len(mine)} instructions that are not the "
+                f"{len(roster.rows[seat])} of the job's schedule {roster.plan.schedule} with "
+                f"{roster.plan.microbatches} microbatches: give plans made for this job"
+            )

@@ -12,14 +12,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
 from halocline.energy.frontier.frontier import Frontier, ease, solve
-from halocline.energy.profile.sweep import Descent
-from halocline.energy.profile.table import Estimate, ProfileTable, Row, of_team
-from halocline.energy.server.digest import Digest, Part
-from halocline.energy.server.schedulers.scheduler import (
+from halocline.energy.profile.attribution import Measurement
+from halocline.energy.profile.sweep import Report, Sweep
+from halocline.energy.profile.table import Estimate, ProfileTable, Row
+from halocline.energy.server.digest import Digest
+from halocline.energy.server.schedulers import (
     DEPLOYED,
     FAILED,
     PROFILING,
@@ -31,9 +32,8 @@ from halocline.energy.server.schedulers.scheduler import (
     Turn,
 )
 from halocline.energy.server.settings import ServerSettings
-from halocline.energy.server.timeline import Draftsman, TimelineBar
+from halocline.energy.server.timeline import TimelineBar, timeline
 from halocline.energy.server.wire import Refusal
-from halocline.schedule.instruction import REDUCE
 
 _LOG = logging.getLogger("halocline.energy.server")
 
@@ -46,22 +46,15 @@ class InstructionProfiler(Scheduler):
     def __init__(self, roster: Roster, settings: ServerSettings) -> None:
         super().__init__(roster)
         self.phase = PROFILING
-        self._descents = [
-            Descent(
-                _common(roster, stage),
-                lowest=settings.lowest_frequency,
-                stride=settings.stride,
-                patience=settings.patience,
-            )
-            for stage in range(len(roster.members))
-        ]
-        self._rows: dict[tuple[int, str, int], Row] = {}
+        self._sweep = Sweep(
+            [_common(roster, stage) for stage in range(len(roster.members))],
+            lowest=settings.lowest_frequency,
+            stride=settings.stride,
+            patience=settings.patience,
+        )
         self._idle_time = self._idle_energy = 0.0
         self._eased: dict[Notice, FrequencyPlan | None] = {}
         """For a notice that names a rank, the plan of the straggler's own replica; None where there is none better."""
-        self._plan_at: Callable[[float], FrequencyPlan]
-        """The solution's plans: all ranks ask for the same few, and each takes a while to round to frequencies."""
-        self._draftsman: Draftsman | None = None
 
     @property
     def blocking_power(self) -> float:
@@ -74,7 +67,8 @@ class InstructionProfiler(Scheduler):
     def profile(self) -> ProfileTable | None:
         """What has been measured so far; None before every stage has."""
         try:
-            return ProfileTable(tuple(self._rows[key] for key in sorted(self._rows)), note=self._roster.device)
+            rows = (Row(*key, time.value, energy.value) for key, (time, energy) in sorted(self._sweep.found.items()))
+            return ProfileTable(tuple(rows), note=self._roster.device)
         except ValueError:
             return None
 
@@ -101,16 +95,10 @@ class InstructionProfiler(Scheduler):
         for digest in (digest for found in reports.values() for digest in found):
             self._idle_time += max(0.0, digest.time - digest.busy)
             self._idle_energy += max(0.0, digest.energy - digest.spent)
-        power = self.blocking_power
-        for stage, (descent, clock) in enumerate(zip(self._descents, turn.clocks)):
-            found = [digest for rank in self._roster.members[stage] for digest in reports.get(rank, ())]
-            if descent.done or clock != descent.frequency or not found:
-                continue
-            parts = sorted({part for digest in found for part in digest.times.keys() & digest.energies.keys()})
-            rows = [_row(part, clock, found) for part in parts if part[0] == stage]
-            self._rows |= {row[:3]: row for row in rows}
-            descent.saw(sum(row.energy - power * row.time for row in rows if row.instruction != REDUCE))
-        if all(descent.done for descent in self._descents):
+        self._sweep.blocking = Estimate(self.blocking_power, 0.0)
+        if turn.clocks == self._sweep.clocks:
+            self._sweep.saw([_report(digest) for found in reports.values() for digest in found])
+        if self._sweep.done:
             self.phase = SOLVING
 
     # -- solving -------------------------------------------------------------------------------------------------
@@ -127,7 +115,7 @@ class InstructionProfiler(Scheduler):
         if self.phase == SOLVING:
             try:
                 self.solution = solve(self._roster.schedule, profile, self.blocking_power)
-                self._draftsman = Draftsman(self._roster.schedule, profile)
+                # All ranks ask for the same few plans, and each takes a while to round to frequencies.
                 self._plan_at = functools.lru_cache(64)(self.solution.plan_at)
                 self.phase = DEPLOYED
             except ValueError as error:
@@ -148,13 +136,12 @@ class InstructionProfiler(Scheduler):
 
     def turn(self) -> Turn:
         if self.phase == PROFILING:
-            return Turn(PROFILING, clocks=tuple(descent.frequency for descent in self._descents))
+            return Turn(PROFILING, clocks=self._sweep.clocks)
         if self.phase != DEPLOYED:
             return Turn(self.phase)
         assert self.solution is not None
-        factor = self._notice.factor if self._notice else 1.0
         eased = self._notice is not None and self._eased.get(self._notice) is not None
-        return Turn(DEPLOYED, time=self.solution.time_min * factor, notice=self._notice, eased=eased)
+        return Turn(DEPLOYED, time=self.solution.time_min * self._factor, notice=self._notice, eased=eased)
 
     def frequencies(self, turn: Turn, rank: int) -> Frequencies:
         if turn.clocks is not None:
@@ -162,18 +149,17 @@ class InstructionProfiler(Scheduler):
         return super().frequencies(turn, rank)
 
     def played(self, turn: Turn, rank: int) -> FrequencyPlan | None:
-        if turn.time is None or self.solution is None:
-            return None
         notice = turn.notice
         if turn.eased and notice is not None and notice.replica == self._roster.seats[rank].replica:
             own = self._eased.get(notice)
             if own is not None:
                 return own
-        return self._plan_at(self.solution.time_min if self._keeps_up(turn, rank) else turn.time)
+        return super().played(turn, rank)
 
     def drawn(self, plan: FrequencyPlan) -> list[TimelineBar]:
-        assert self._draftsman is not None
-        return self._draftsman.of(self._roster.rows_of(plan))
+        assert self.solution is not None
+        pricing = self.solution.pricing
+        return timeline(pricing.graph, pricing.menu, self._roster.rows_of(plan))
 
 
 def _common(roster: Roster, stage: int) -> list[int]:
@@ -188,8 +174,11 @@ def _common(roster: Roster, stage: int) -> list[int]:
     return sorted(shared, reverse=True)
 
 
-def _row(part: Part, frequency: int, found: Sequence[Digest]) -> Row:
-    both = [digest for digest in found if part in digest.times and part in digest.energies]
-    times = [Estimate(digest.times[part], 0.0) for digest in both]
-    time, energy = of_team(times, [Estimate(digest.energies[part], 0.0) for digest in both])
-    return Row(*part, frequency, time.value, energy.value)
+def _report(digest: Digest) -> Report:
+    return Report(
+        [
+            Measurement(*part, None, Estimate(time, 0.0), Estimate(digest.energies[part], 0.0))
+            for part, time in digest.times.items()
+            if part in digest.energies
+        ]
+    )
