@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halocline.simulation.measured import MeasuredRun, read
+from halocline.runtime.measured import MeasuredRun, read
 from halocline.simulation.simulator import Event, Simulation
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from halocline.plan.plan import Plan
 from halocline.schedule.events import Mark, Marks, Observer
 from halocline.schedule.instruction import COMPUTE, FREE, RECEIVE, REDUCE, STEP, Instruction
-from halocline.simulation.measured import file_name, header, line
+from halocline.runtime.measured import file_name, header, line
 from halocline.simulation.simulator import Event
 
 _OFTEN = 1.0
