@@ -50,7 +50,6 @@ class InFlight:
             self._sent[instruction] = message, handle
 
     def receive(self, instruction: Instruction) -> None:
-        """Ask for a message."""
         carried = self._carried(instruction)
         message, handle = None, None
         if carried.parts:

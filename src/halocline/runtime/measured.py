@@ -91,7 +91,6 @@ def _read_file(path: Path) -> tuple[dict[str, Any], Steps]:
 
 
 def _read_row(row: dict[str, Any], clock: float) -> tuple[int, Event]:
-    """Step and event of a line."""
     args = row["args"]
     instruction = Instruction(row["cat"], args["pipe"], args["stage"], args["microbatch"], args["what"], args["peer"])
     start = clock + row["ts"] / 1e6
@@ -141,7 +140,6 @@ class MeasuredRun:
         return 1 - fmean(share.busy for share in self.shares()) / self.makespan
 
     def shares(self) -> list[RankShare]:
-        """How each rank spent its time."""
         sums = {rank: [0.0] * 4 for rank in range(self.plan.world_size)}
         for event in (event for events in self.counted for event in events):
             row, length = sums[event.rank], event.end - event.start
@@ -218,7 +216,6 @@ class MeasuredRun:
 
 
 def read(directory: str | Path) -> MeasuredRun:
-    """The timeline that the ranks of a run wrote into a directory."""
     paths = sorted(Path(directory).glob("rank-*.trace.json"))
     if not paths:
         where = "holds no rank-*.trace.json" if Path(directory).is_dir() else "is no directory"

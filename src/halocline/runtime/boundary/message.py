@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import torch
@@ -79,7 +80,6 @@ class StageMessage:
         return self.parts[-1].stop if self.parts else 0
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The parts, one after the other, as bytes."""
         flat = [part.crossing.as_bytes(part.of(tensors)) for part in self.parts]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 
@@ -94,10 +94,8 @@ class StageMessage:
 
     def views(self, message: Tensor) -> list[Tensor | None]:
         """The tensors of a message that is whole; None for those it does not carry."""
-        found: list[Tensor | None] = [None] * self.tensors
-        for part in self.parts:
-            found[part.index] = part.read(message)
-        return found
+        found = {part.index: part.read(message) for part in self.parts}
+        return [found.get(index) for index in range(self.tensors)]
 
 
 class StageMessages:
@@ -107,16 +105,10 @@ class StageMessages:
         self, layout: Layout, local: int, runners: Mapping[tuple[int, int], StageRunner], shapes: Shapes
     ) -> None:
         self.layout, self.local, self.runners, self.shapes = layout, local, runners, shapes
-        self._known: dict[tuple[int, int, int, str, int], StageMessage] = {}
+        self.between = cache(self._between)
 
-    def between(self, pipe: int, stage: int, samples: int, what: str, peer: int) -> StageMessage:
+    def _between(self, pipe: int, stage: int, samples: int, what: str, peer: int) -> StageMessage:
         """The message with `peer` at the boundary below `stage`, whoever of the two sends it."""
-        key = pipe, stage, samples, what, peer
-        if key not in self._known:
-            self._known[key] = self._make(*key)
-        return self._known[key]
-
-    def _make(self, pipe: int, stage: int, samples: int, what: str, peer: int) -> StageMessage:
         # Above the boundary a tensor is held as it was made, below it as it is wanted.
         made, held = self.shapes.entering(stage + 1, samples), self.shapes.received(stage + 1, samples)
         above = self.local in self.layout.team(pipe, stage)

@@ -195,8 +195,8 @@ class TableParallel(ParallelStyle):
             here = own_words(words, first, stop, module.num_embeddings)
             table = module.weight.to_local()  # type: ignore[attr-defined]
             rows = F.embedding(torch.where(here, words - first, 0), table, mine)
-            part = rows.masked_fill(~here.unsqueeze(-1), 0)
-            return _summed(part, device_mesh)
+            part = _spread(rows.masked_fill(~here.unsqueeze(-1), 0), device_mesh, Partial())
+            return part.redistribute(placements=[Replicate()]).to_local()  # of its gradient each part takes all
 
         module.forward = look_up  # type: ignore[method-assign,assignment]
         return module
@@ -211,11 +211,6 @@ def own_words(words: Tensor, first: int, stop: int, count: int) -> Tensor:
     if stop < count:
         here &= words < stop
     return here
-
-
-def _summed(part: Tensor, mesh: DeviceMesh) -> Tensor:
-    """The sum over tensor ranks, of whose gradient each part takes all."""
-    return _spread(part, mesh, Partial()).redistribute(placements=[Replicate()]).to_local()
 
 
 # -- tokens -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from types import MappingProxyType
 
 import torch
@@ -126,7 +126,6 @@ def _same_shape(first: str, kept: Tensor, second: str, other: Tensor) -> None:
 
 
 def tied_in(found: Sequence[Tie], layer: str, module: nn.Module) -> set[nn.Parameter]:
-    """The parameters of a layer that are tied to others."""
     return {parameter_of(module, name) for t in found for name in t.names if _layer(name) == layer}
 
 
@@ -194,10 +193,10 @@ class Ties:
 
     def _refuse_two_cuts(self, t: Tie) -> None:
         """Two copies on one rank must be cut alike, to share their memory. Every rank finds this alike."""
-        stages = self.layout.plan.stages
+        stages, pipes = self.layout.plan.stages, range(self.layout.plan.pipes)
         for a, b in combinations(t.apart, 2):
-            teams = [set(self.layout.team(pipe, s)) for s in (a, b) for pipe in range(self.layout.plan.pipes)]
-            both = set().union(*teams[: len(teams) // 2]) & set().union(*teams[len(teams) // 2 :])
+            held = [{rank for pipe in pipes for rank in self.layout.team(pipe, stage)} for stage in (a, b)]
+            both = held[0] & held[1]
             if both and stages[a].tensor != stages[b].tensor:
                 raise ValueError(
                     f"{t.name} is tied between stages[{a}] with tensor = {stages[a].tensor} and stages[{b}] with "
@@ -241,17 +240,13 @@ class Ties:
 
     def _groups(self, t: Tie) -> list[tuple[int, ...]]:
         """All ranks that hold a copy; then, for each tensor rank, those that hold its part, where degrees are equal."""
-        degrees = {self.layout.plan.stages[stage].tensor for stage in t.apart}
-        every: set[int] = set()
-        parts = []
-        for tensor in range(max(degrees)):
-            holders: set[int] = set()
-            for stage in t.apart:
-                if tensor < self.layout.plan.stages[stage].tensor:
-                    holders.update(self.layout.sharers(stage, tensor))
-            parts.append(tuple(sorted(holders)))
-            every |= holders
-        return [tuple(sorted(every)), *(parts if len(degrees) == 1 else ())]
+        degrees = {stage: self.layout.plan.stages[stage].tensor for stage in t.apart}
+        parts = [
+            tuple(sorted({rank for s, degree in degrees.items() if at < degree for rank in self.layout.sharers(s, at)}))
+            for at in range(max(degrees.values()))
+        ]
+        every = tuple(sorted({*chain(*parts)}))
+        return [every, *(parts if len({*degrees.values()}) == 1 else ())]
 
     def _alike(self, t: Tie) -> bool:
         """Whether all copies are cut into the same parts, so that each part can be summed by itself."""
