@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
@@ -16,7 +16,7 @@ from halocline.runtime.guards.arguments import refuse_lazy, refuse_sync_batch_no
 from halocline.runtime.guards.shared import apart
 from halocline.runtime.layers import Layer, Stages, build
 from halocline.runtime.parallel.sharding import TENSOR, Sharding, mesh_of
-from halocline.runtime.parallel.tied import Beginnings, Tie, tied_in
+from halocline.runtime.parallel.tied import Tie, begin_alike, tied_in
 from halocline.runtime.processes.world import World
 
 
@@ -33,7 +33,7 @@ def build_stages(
 ) -> Stages:
     """The layers of the stages that this rank holds. With `sequence`, tensor ranks share tokens where layers can."""
     layers = dict(named)
-    beginnings = Beginnings(ties, lambda name: build(name, layers[name], seed))
+    begun: dict[str, Tensor] = {}
     stages: dict[int, list[tuple[str, nn.Module]]] = {}
     mine = sorted({role.stage for role in layout.roles(world.rank)})
     for stage, given in zip(mine, apart([[*named[slice(*layout.plan.stages[stage].layers)]] for stage in mine])):
@@ -56,7 +56,7 @@ def build_stages(
             refuse_lazy(name, module)
             if alone and world.size > 1 and len(layout.plan.stages) > 1:
                 refuse_sync_batch_norm(name, module)
-            beginnings.apply(name, module)
+            begin_alike(ties, name, module, begun, lambda other: build(other, layers[other], seed))
             if channels_last:
                 module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             module = module.to(device=world.device, dtype=dtype)

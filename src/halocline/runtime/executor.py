@@ -25,7 +25,7 @@ from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
 from halocline.runtime.batch import Microbatches, to_device
-from halocline.runtime.boundary.message import StageMessages
+from halocline.runtime.boundary.message import messages_by
 from halocline.runtime.boundary.shapes import Detached, Shapes
 from halocline.runtime.guards.errors import OutOfMemory, is_shortage
 from halocline.runtime.guards.shared import Common
@@ -98,7 +98,7 @@ class Executor:
         self.events = events or Events()
         self.sharding, self.simulated = sharding, simulated
         self.replica, self.local = divmod(world.rank, layout.ranks_per_replica)
-        self.shapes, self.messages = shapes, StageMessages(layout, self.local, runners, shapes)
+        self.shapes, self.messages = shapes, messages_by(shapes)
         self.detached = Detached(world, layout)
         self.current: Instruction | None = None
         self._handlers: dict[str, Callable[[Instruction], None]] = {

@@ -192,22 +192,16 @@ class MeasuredRun:
         n = self.plan.ranks_per_replica
         found = []
         for events in self.counted:
-            made = {
-                (event.rank, event.instruction[:4]): event.end for event in events if event.instruction.kind in COMPUTE
-            }
+            made = {(event.rank, event.instruction[:4]): event.end for event in events}
             for event in events:
                 kind, pipe, stage, microbatch, what, peer = event.instruction
                 if kind != RECEIVE or not event.wait:
                     continue
                 source = event.rank // n * n + peer
                 kinds, at = ((FORWARD,), stage) if what == ACTIVATION else ((BACKWARD, BACKWARD_INPUT), stage + 1)
-                ends = [
-                    made[source, (k, pipe, at, microbatch)]
-                    for k in kinds
-                    if (source, (k, pipe, at, microbatch)) in made
-                ]
-                if ends and event.end - event.wait < ends[0]:
-                    found.append(max(0.0, event.end - ends[0]))
+                end = next((made[key] for k in kinds if (key := (source, (k, pipe, at, microbatch))) in made), None)
+                if end is not None and event.end - event.wait < end:
+                    found.append(max(0.0, event.end - end))
         return fmean(found) if found else 0.0
 
     def predicted(self) -> Simulation:

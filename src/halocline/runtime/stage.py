@@ -118,11 +118,6 @@ class StageRunner:
         self._unseen = stage.tensor > 1
         """Whether no forward has shown yet that nothing random happens to what tensor ranks hold in parts."""
 
-    @property
-    def ranks(self) -> int:
-        """The ranks with the team's tiles and lanes. What is plain is equal on all of them, and so is its gradient."""
-        return self.exchanger.size if self.exchanger is not None else 1
-
     # -- tiles ---------------------------------------------------------------------------------------------------
 
     def origin(self, crossing: Crossing) -> tuple[tuple[int, int], ...]:
@@ -362,7 +357,7 @@ class StageRunner:
         """The gradients of the inputs, of which each rank sends back its share where all have the whole."""
         if self.exchanger is None:
             return gradients
-        return [g if g is None or c.cuts else g / self.ranks for g, c in zip(gradients, held.received)]
+        return [g if g is None or c.cuts else g / self.exchanger.size for g, c in zip(gradients, held.received)]
 
     def _roots(self, held: Held) -> tuple[list[Tensor], list[Tensor | None]]:
         pairs = []

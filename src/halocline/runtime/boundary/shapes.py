@@ -62,19 +62,15 @@ class Shapes(Told):
     def __init__(self, world: World, layout: Layout, runners: Mapping[tuple[int, int], StageRunner]) -> None:
         super().__init__("shapes", world, layout)
         self.runners = runners
-        self._known: dict[tuple[int, int], tuple[Crossing, ...]] = {}
+        self.entering: dict[tuple[int, int], tuple[Crossing, ...]] = {}
         """(stage, samples) -> what enters it, as the stage before it holds it. Both pipes agree."""
         self.received, self.prediction = cache(self._received), cache(self._prediction)
         self._sizes: set[int] = set()
         self._inputs: list[tuple[int, ...]] = []
 
-    def entering(self, stage: int, samples: int) -> tuple[Crossing, ...]:
-        """What enters a stage, as the stage before it holds it."""
-        return self._known[stage, samples]
-
     def _received(self, stage: int, samples: int) -> tuple[Crossing, ...]:
         """What enters a stage, as its own team wants it."""
-        return tuple(wanted(c, self.layout.plan.stages[stage]) for c in self._known[stage, samples])
+        return tuple(wanted(c, self.layout.plan.stages[stage]) for c in self.entering[stage, samples])
 
     def _prediction(self, samples: int) -> Crossing:
         """The first tensor that the last stage, which this rank holds, gives to the loss."""
@@ -105,7 +101,7 @@ class Shapes(Told):
                 if not inputs:
                     raise ValueError(f"rank {self.world.rank} holds the first stage but was given no inputs")
                 last = runner.options.channels_last
-                self._known[0, samples] = tuple(
+                self.entering[0, samples] = tuple(
                     Crossing(
                         (samples, *shape),
                         str(dtype).removeprefix("torch."),
@@ -114,12 +110,12 @@ class Shapes(Told):
                     )
                     for (shape, dtype), order in zip(inputs, orders)
                 )
-            elif (stage, samples) not in self._known:
+            elif (stage, samples) not in self.entering:
                 said = self._hear(f"{stage}/{samples}", f"the shapes that stage {stage - 1} hands to stage {stage}")
-                self._known[stage, samples] = tuple(Crossing(*fields) for fields in _tuples(json.loads(said)))
+                self.entering[stage, samples] = tuple(Crossing(*fields) for fields in _tuples(json.loads(said)))
             if runner.loss is None:
                 leaving = runner.crossings_after(self.received(stage, samples))
-                self._known[stage + 1, samples] = leaving
+                self.entering[stage + 1, samples] = leaving
                 speakers = {self.layout.team(pipe, stage, self.replica)[0] for pipe in range(self.layout.plan.pipes)}
                 self._tell(f"{stage + 1}/{samples}", json.dumps([astuple(crossing) for crossing in leaving]), speakers)
 

@@ -100,7 +100,9 @@ def split_layer(name: str, layer: nn.Module, mesh: DeviceMesh, *, last: bool, la
         owner, _, child = path.rpartition(".")
         holder = layer.get_submodule(owner)
         if word == HEADS:
-            _split_buffer(holder, child, mesh)
+            mine = holder.get_buffer(child).chunk(mesh.size())[mesh.get_local_rank()].clone()
+            holder.register_buffer(child, mine, persistent=child not in holder._non_persistent_buffers_set)
+            holder._divided = {**getattr(holder, "_divided", {}), child: mesh}  # type: ignore[assignment]
             continue
         style = _style(f"{name}.{path}", word, getattr(holder, child), mesh.size(), last and lanes == 1)
         if sequence and isinstance(style, RowwiseParallel):
@@ -158,13 +160,6 @@ def _enough(where: str, words: int, degree: int) -> None:
             f"{where} has {words} words, which leave the last of tensor = {degree} ranks none ({part} each): use a "
             f"smaller tensor degree"
         )
-
-
-def _split_buffer(holder: nn.Module, name: str, mesh: DeviceMesh) -> None:
-    buffer = holder.get_buffer(name)
-    mine = buffer.chunk(mesh.size())[mesh.get_local_rank()].clone()
-    holder.register_buffer(name, mine, persistent=name not in holder._non_persistent_buffers_set)
-    holder._divided = {**getattr(holder, "_divided", {}), name: mesh}  # type: ignore[assignment]
 
 
 class TableParallel(ParallelStyle):

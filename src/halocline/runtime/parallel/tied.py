@@ -129,31 +129,24 @@ def tied_in(found: Sequence[Tie], layer: str, module: nn.Module) -> set[nn.Param
     return {parameter_of(module, name) for t in found for name in t.names if _layer(name) == layer}
 
 
-class Beginnings:
-    """The first values of tied parameters, while layers are being built: every copy starts as the first does."""
-
-    def __init__(self, found: Sequence[Tie], make: Callable[[str], nn.Module]) -> None:
-        self.ties = found
-        self.make = make
-        """Layer name -> the layer, whole, built as its own rank builds it."""
-        self.values: dict[str, Tensor] = {}
-
-    def apply(self, layer: str, module: nn.Module) -> None:
-        """Give a layer that has just been built, and not been split yet, the values of what it is tied to."""
-        for found in self.ties:
-            for name in found.names:
-                if _layer(name) != layer:
-                    continue
-                mine = parameter_of(module, name)
-                if name == found.name:
-                    self.values[name] = mine.detach()
-                    continue
-                if found.name not in self.values:
-                    first = parameter_of(self.make(_layer(found.name)), found.name)
-                    self.values[found.name] = first.detach()
-                _same_shape(found.name, self.values[found.name], name, mine)
-                with torch.no_grad():
-                    mine.copy_(self.values[found.name])
+def begin_alike(
+    found: Sequence[Tie], layer: str, module: nn.Module, values: dict[str, Tensor], make: Callable[[str], nn.Module]
+) -> None:
+    """Give a layer that has just been built, and not been split yet, the first values of what it is tied to: every copy
+    starts as the first does. `values` keeps those; `make` builds a layer whole, as its own rank does."""
+    for one in found:
+        for name in one.names:
+            if _layer(name) != layer:
+                continue
+            mine = parameter_of(module, name)
+            if name == one.name:
+                values[name] = mine.detach()
+                continue
+            if one.name not in values:
+                values[one.name] = parameter_of(make(_layer(one.name)), one.name).detach()
+            _same_shape(one.name, values[one.name], name, mine)
+            with torch.no_grad():
+                mine.copy_(values[one.name])
 
 
 class Ties:
