@@ -113,13 +113,13 @@ def test_out_of_memory_on_one_of_two() -> None:
 def test_advice_follows_what_weighs_most() -> None:
     plan = Plan.from_toml("microbatches = 2\nstages = [{layers = [0, 4], tiles = [2, 2], recompute = true}]")
     forward = Instruction("forward", 0, 0, 0)
-    assert "cut stages[0] (4 layers) into two stages of 2 and 2 layers" in advice(plan, forward, [8], True, 1)
-    assert "4 microbatches instead of 2 halve them (8 -> 4 samples each)" in advice(plan, forward, [8], False, 1)
-    assert "tiles = [2, 4] instead of [2, 2]" in advice(plan, forward, [1], False, 1)
+    assert "cut stages[0] (4 layers) into two stages of 2 and 2 layers" in advice(plan, forward, [8], True)
+    assert "4 microbatches instead of 2 halve them (8 -> 4 samples each)" in advice(plan, forward, [8], False)
+    assert "tiles = [2, 4] instead of [2, 2]" in advice(plan, forward, [1], False)
     volume = Plan.from_toml("stages = [{layers = [0, 4], tiles = [2, 1, 1], recompute = true}]")
-    assert "tiles = [2, 1, 2] instead of [2, 1, 1]" in advice(volume, forward, [1], False, 1)
+    assert "tiles = [2, 1, 2] instead of [2, 1, 1]" in advice(volume, forward, [1], False)
     plain = Plan.from_toml("microbatches = 2\nstages = [{layers = [0, 4]}]")
-    assert "set stages[0].recompute" in advice(plain, forward, [1], False, 1)
+    assert "set stages[0].recompute" in advice(plain, forward, [1], False)
 
 
 def test_what_is_a_shortage() -> None:

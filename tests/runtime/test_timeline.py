@@ -12,9 +12,9 @@ import pytest
 from halocline.cli import main
 from halocline.plan import Plan
 from halocline.plan.layout import Layout
+from halocline.runtime.measured import MeasuredRun, file_name, read
 from halocline.schedule import generate
 from halocline.schedule.instruction import COMPUTE, FREE, REDUCE, STEP
-from halocline.simulation.measured import MeasuredRun, file_name, read
 from harness.checks import timeline as check_timeline
 from harness.ranks import on_processes
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from halocline.cli.drawing import table_of, write_picture, write_trace
-from halocline.simulation.measured import MeasuredRun, read
+from halocline.runtime.measured import MeasuredRun, read
 from halocline.simulation.simulator import Event, Simulation
 
 

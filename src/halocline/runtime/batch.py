@@ -44,20 +44,15 @@ class Patchwork:
         first: int = 0,
         device: torch.device | str | None = None,
     ) -> None:
-        self.shape, self.dtype = torch.Size(shape), dtype
+        self.shape, self.dtype, self.ndim = torch.Size(shape), dtype, len(shape)
         self.pieces = pieces
         self._first, self._device = first, device
         """`pieces` count samples from the start of the batch, `shape` from `first` on."""
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
 
     def to(self, device: torch.device | str) -> Patchwork:
         return Patchwork(self.shape, self.dtype, self.pieces, self._first, device)
 
     def whole(self) -> Tensor:
-        """All of it as a tensor."""
         return self._pixels(tuple((0, n) for n in self.shape))
 
     def __getitem__(self, index: slice | tuple[slice, ...]) -> Any:

@@ -8,15 +8,15 @@ import logging
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.runtime.guards.arguments import refuse_lazy, refuse_sync_batch_norm
 from halocline.runtime.guards.shared import apart
 from halocline.runtime.layers import Layer, Stages, build
-from halocline.runtime.parallel.sharding import TENSOR, Sharding
-from halocline.runtime.parallel.tied import Beginnings, Tie, tied_in
+from halocline.runtime.parallel.sharding import TENSOR, Sharding, mesh_of
+from halocline.runtime.parallel.tied import Tie, begin_alike, tied_in
 from halocline.runtime.processes.world import World
 
 
@@ -33,74 +33,53 @@ def build_stages(
 ) -> Stages:
     """The layers of the stages that this rank holds. With `sequence`, tensor ranks share tokens where layers can."""
     layers = dict(named)
-    beginnings = Beginnings(ties, lambda name: build(name, layers[name], seed))
+    begun: dict[str, Tensor] = {}
     stages: dict[int, list[tuple[str, nn.Module]]] = {}
     mine = sorted({role.stage for role in layout.roles(world.rank)})
     for stage, given in zip(mine, apart([[*named[slice(*layout.plan.stages[stage].layers)]] for stage in mine])):
         planned = layout.plan.stages[stage]
         alone = planned.tile_count * planned.lanes == 1
-        divide = _Division(world, layout, stage, sharding, sequence) if planned.tensor > 1 else None
+        mesh = None
+        if planned.tensor > 1:
+            divided = stage in sharding.meshes
+            mesh = sharding.meshes[stage][TENSOR] if divided else mesh_of(world, layout, stage, data=False)
+        if mesh is not None and planned.lanes > 1 and sequence:
+            raise ValueError(
+                f"stages[{stage}] has lanes = {planned.lanes}, and tensor ranks that share tokens take lanes = 1: use "
+                f"replicas, or no sequence parallelism"
+            )
+        sizes = {True: 0, False: 0}
+        """Parameters in layers that declare a split, and in those that do not."""
         stages[stage] = []
         for name, layer in given:
             module = build(name, layer, seed)
             refuse_lazy(name, module)
             if alone and world.size > 1 and len(layout.plan.stages) > 1:
                 refuse_sync_batch_norm(name, module)
-            beginnings.apply(name, module)
+            begin_alike(ties, name, module, begun, lambda other: build(other, layers[other], seed))
             if channels_last:
                 module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             module = module.to(device=world.device, dtype=dtype)
             if stage in sharding.meshes:
                 sharding.shadows[stage].add(name, module)
-            if divide is not None:
-                divide(name, module, last=name == named[-1][0])
+            if mesh is not None:
+                from halocline.runtime.parallel.tensor_parallel import split_layer
+
+                size, last = sum(p.numel() for p in module.parameters()), name == named[-1][0]
+                sizes[split_layer(name, module, mesh, last=last, lanes=planned.lanes, sequence=sequence)] += size
             if stage in sharding.meshes:
                 sharding.add(stage, module, tied_in(ties, name, module))
             stages[stage].append((name, module))
-        if divide is not None:
-            divide.tell()
-    return stages
-
-
-class _Division:
-    """Divides the layers of one stage among the tensor ranks."""
-
-    def __init__(self, world: World, layout: Layout, stage: int, sharding: Sharding, sequence: bool) -> None:
-        from torch.distributed.device_mesh import DeviceMesh
-
-        self.stage, self.group = stage, next(g for g in layout.tensor_groups(stage) if world.rank in g)
-        if stage in sharding.meshes:
-            self.mesh = sharding.meshes[stage][TENSOR]
-        else:
-            self.mesh = DeviceMesh.from_group(world.group(self.group), world.device.type, mesh_dim_names=(TENSOR,))
-        self.lanes, self.sequence = layout.plan.stages[stage].lanes, sequence
-        if self.lanes > 1 and sequence:
-            raise ValueError(
-                f"stages[{stage}] has lanes = {layout.plan.stages[stage].lanes}, and tensor ranks that share tokens "
-                f"take lanes = 1: use replicas, or no sequence parallelism"
-            )
-        self.speaks = world.rank == layout.sharers(stage)[0]
-        self.sizes = {True: 0, False: 0}
-        """Parameters in layers that declare a split, and in those that do not."""
-
-    def __call__(self, name: str, module: nn.Module, last: bool) -> None:
-        from halocline.runtime.parallel.tensor_parallel import split_layer
-
-        size = sum(p.numel() for p in module.parameters())
-        divided = split_layer(name, module, self.mesh, last=last, lanes=self.lanes, sequence=self.sequence)
-        self.sizes[divided] += size
-
-    def tell(self) -> None:
-        """Say it once where most of a stage is not divided."""
-        if self.speaks and self.sizes[False] > self.sizes[True]:
+        if sizes[False] > sizes[True] and world.rank == layout.sharers(stage)[0]:
             logging.getLogger(__name__).warning(
                 "stage %d: %d of %d parameters are in layers that declare no split; each of its %d tensor ranks holds "
                 "and computes all of those",
-                self.stage,
-                self.sizes[False],
-                sum(self.sizes.values()),
-                len(self.group),
+                stage,
+                sizes[False],
+                sum(sizes.values()),
+                planned.tensor,
             )
+    return stages
 
 
 def compile_layers(plan: Plan, modules: Stages, backend: str | bool = True) -> None:
@@ -141,7 +120,6 @@ def check_divisible(layout: Layout, named: Sequence[tuple[str, Layer]]) -> None:
 
 
 def check_tensor(layout: Layout) -> None:
-    """Refuse tensor degrees that cannot be run."""
     for number, stage in enumerate(layout.plan.stages):
         if stage.tensor == 1:
             continue

@@ -17,7 +17,7 @@ from halocline.plan.layout import ACTIVATION
 from halocline.runtime.batch import Microbatches
 from halocline.runtime.executor import Executor
 from halocline.schedule.events import Events
-from halocline.schedule.instruction import FORWARD, FREE, RECEIVE, SEND, Instruction
+from halocline.schedule.instruction import FORWARD, FREE, Instruction
 from halocline.tiling.randomness import kept_randomness
 from halocline.tiling.tensor import TileTensor
 
@@ -42,8 +42,6 @@ class Evaluation:
 
 
 class ForwardExecutor(Executor):
-    """Runs the forwards of a schedule and measures what comes out."""
-
     measures: Mapping[str, Measure]
     found: Tensor
 
@@ -51,14 +49,9 @@ class ForwardExecutor(Executor):
         """The sums of the loss (times samples) and of each measure, of the microbatches that this rank speaks for."""
         self.measures = measures
         self.found = torch.zeros(1 + len(measures), dtype=torch.float64, device=self.world.device)
-        every = self.instructions
-        self.instructions = [i for i in every if _forward_only(i) and work.samples[i.microbatch]]
-        try:
-            self.run(work, lambda: None)
-            self.flight.settle(self.current)
-        finally:
-            self.instructions = every
-            self.held.clear()
+        self.instructions = [i for i in self.instructions if _forward_only(i) and work.samples[i.microbatch]]
+        self.run(work, lambda: None)
+        self.flight.settle(self.current)
         return self.found
 
     def _forward(self, instruction: Instruction) -> None:
@@ -80,11 +73,8 @@ class ForwardExecutor(Executor):
 
 
 def _forward_only(instruction: Instruction) -> bool:
-    if instruction.kind in (SEND, RECEIVE):
-        return instruction.what == ACTIVATION
-    if instruction.kind == FREE:
-        return instruction.peer < 0 or instruction.what == ACTIVATION
-    return instruction.kind == FORWARD
+    kind, *_, what, peer = instruction
+    return kind == FORWARD or what == ACTIVATION or (kind == FREE and peer < 0)
 
 
 def evaluate(engine: Engine, work: Microbatches, measures: Mapping[str, Measure]) -> Evaluation:
@@ -111,11 +101,10 @@ def evaluate(engine: Engine, work: Microbatches, measures: Mapping[str, Measure]
 @contextmanager
 def _in_evaluation(engine: Engine) -> Iterator[None]:
     """Layers in evaluation mode, each as it was afterwards."""
-    modules = [m for held in engine.modules.values() for _, layer in held for m in layer.modules()]
-    training = [m.training for m in modules]
+    modes = {m: m.training for held in engine.modules.values() for _, layer in held for m in layer.modules()}
     engine.train(False)
     try:
         yield
     finally:
-        for module, mode in zip(modules, training):
+        for module, mode in modes.items():
             module.training = mode

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -26,8 +25,7 @@ from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
 from halocline.runtime.batch import Microbatches, to_device
-from halocline.runtime.boundary.crossing import Crossing
-from halocline.runtime.boundary.message import StageMessages
+from halocline.runtime.boundary.message import messages_by
 from halocline.runtime.boundary.shapes import Detached, Shapes
 from halocline.runtime.guards.errors import OutOfMemory, is_shortage
 from halocline.runtime.guards.shared import Common
@@ -100,14 +98,14 @@ class Executor:
         self.events = events or Events()
         self.sharding, self.simulated = sharding, simulated
         self.replica, self.local = divmod(world.rank, layout.ranks_per_replica)
-        self.shapes, self.messages = shapes, StageMessages(layout, self.local, runners, shapes)
+        self.shapes, self.messages = shapes, messages_by(shapes)
         self.detached = Detached(world, layout)
         self.current: Instruction | None = None
         self._handlers: dict[str, Callable[[Instruction], None]] = {
             FORWARD: self._forward,
             RECOMPUTE: self._recompute,
             BACKWARD: self._backward,
-            BACKWARD_INPUT: self._backward_input,
+            BACKWARD_INPUT: self._backward,
             BACKWARD_WEIGHT: self._backward_weight,
             SEND: self._send,
             RECEIVE: self._receive,
@@ -150,7 +148,7 @@ class Executor:
                 raise self.world.lost(f"rank {self.world.rank} waits in {self.current} for its team", error) from error
             if not is_shortage(error):
                 raise
-            raise self._shortage() from error
+            raise OutOfMemory(self) from error
         self.current = None
         events.step_ends(work.number)
 
@@ -170,20 +168,6 @@ class Executor:
         """It needs nothing that is not there."""
         self._wait()
         self._ready()
-
-    def _shortage(self) -> OutOfMemory:
-        """The error for a rank that has run out of memory: what it did and held."""
-        assert self.current is not None
-        return OutOfMemory(
-            self.world.rank,
-            self.world.device,
-            self.current,
-            self.layout.plan,
-            self.work.samples,
-            self.held,
-            self.flight.sent,
-            [p for runner in self.runners.values() for p in parameters_of(runner.layers)],
-        )
 
     def _begin(self, work: Microbatches, finish: Callable[[], None]) -> None:
         self.work, self.finish = work, finish
@@ -241,7 +225,10 @@ class Executor:
             above = self.held[pipe, stage - 1, microbatch]
             inputs = [t.detach() for t in above.outputs]  # the same ranks hold both stages: handed over as it is
         else:
-            room = partial(_room, runner, received, self.world.device)
+
+            def room() -> list[Tensor]:
+                return [crossing.empty(runner.origin(crossing), self.world.device) for crossing in received]
+
             inputs = self._received(ACTIVATION, pipe, stage - 1, microbatch, room)
         if runner.options.channels_last and not stage:
             inputs = [t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in inputs]
@@ -297,39 +284,29 @@ class Executor:
         if not held.recorded:
             self._recompute(Instruction(RECOMPUTE, pipe, stage, microbatch))
         if runner.loss is None and not held.gradients:
-            held.gradients = self._output_gradients(pipe, stage, microbatch)
+            found = self._received(
+                GRADIENT, pipe, stage, microbatch, lambda: [torch.zeros_like(t) for t in held.outputs]
+            )
+            held.gradients = self.detached.drop(pipe, stage + 1, found)
         else:
             self._at_once()
         return held
 
-    def _output_gradients(self, pipe: int, stage: int, microbatch: int) -> list[Any]:
-        outputs = self.held[pipe, stage, microbatch].outputs
-        found = self._received(GRADIENT, pipe, stage, microbatch, lambda: [torch.zeros_like(t) for t in outputs])
-        return self.detached.drop(pipe, stage + 1, found)
-
     def _backward(self, instruction: Instruction) -> None:
-        _, pipe, stage, microbatch, _, _ = instruction
+        """A whole backward, or the half that finds the inputs' gradients."""
+        kind, pipe, stage, microbatch, _, _ = instruction
         if self.sharding is not None:
             self.sharding.prepare(instruction)
-        held = self._gradients(pipe, stage, microbatch)
+        held, runner = self._gradients(pipe, stage, microbatch), self.runners[pipe, stage]
         with self._steady(pipe, stage, microbatch, backward=True):
-            self.runners[pipe, stage].backward(held)
-        self._hand_up(pipe, stage, microbatch)
-
-    def _backward_input(self, instruction: Instruction) -> None:
-        _, pipe, stage, microbatch, _, _ = instruction
-        held = self._gradients(pipe, stage, microbatch)
-        with self._steady(pipe, stage, microbatch, backward=True):
-            self.runners[pipe, stage].backward_input(held)
-        self._hand_up(pipe, stage, microbatch)
-
-    def _hand_up(self, pipe: int, stage: int, microbatch: int) -> None:
-        """Give the gradient to the stage above where the same ranks hold both and no message is sent."""
-        gradients = self.held[pipe, stage, microbatch].input_gradients
-        if (pipe, stage) in self._same_ranks:
-            self.held[pipe, stage - 1, microbatch].gradients = list(gradients)
+            if kind == BACKWARD:
+                runner.backward(held)
+            else:
+                runner.backward_input(held)
+        if (pipe, stage) in self._same_ranks:  # and no message is sent
+            self.held[pipe, stage - 1, microbatch].gradients = list(held.input_gradients)
         elif stage:
-            self.detached.tell(pipe, stage, gradients)
+            self.detached.tell(pipe, stage, held.input_gradients)
 
     def _backward_weight(self, instruction: Instruction) -> None:
         _, pipe, stage, microbatch, _, _ = instruction
@@ -360,8 +337,3 @@ class Executor:
             self.events.ready(started, reduction.ended())
         self._ready()
         self.finish()
-
-
-def _room(runner: StageRunner, crossings: Sequence[Crossing], device: torch.device) -> list[Tensor]:
-    """Room for what enters a stage, as this rank holds it."""
-    return [crossing.empty(runner.origin(crossing), device) for crossing in crossings]

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from halocline.plan.layout import GRADIENT, Layout
-from halocline.runtime.boundary.message import StageMessage, StageMessages
+from halocline.runtime.boundary.message import Messages, StageMessage
 from halocline.runtime.processes.world import World
 from halocline.schedule.events import Events
 from halocline.schedule.instruction import SEND, Instruction
@@ -27,7 +27,7 @@ class InFlight:
     """One rank's, of one step whose microbatches have so many `samples`."""
 
     def __init__(
-        self, world: World, layout: Layout, messages: StageMessages, events: Events, samples: Sequence[int]
+        self, world: World, layout: Layout, messages: Messages, events: Events, samples: Sequence[int]
     ) -> None:
         self._world, self._messages, self._events, self._samples = world, messages, events, samples
         self._first = world.rank - world.rank % layout.ranks_per_replica
@@ -50,7 +50,6 @@ class InFlight:
             self._sent[instruction] = message, handle
 
     def receive(self, instruction: Instruction) -> None:
-        """Ask for a message."""
         carried = self._carried(instruction)
         message, handle = None, None
         if carried.parts:
@@ -90,7 +89,7 @@ class InFlight:
 
     def _carried(self, instruction: Instruction) -> StageMessage:
         _, pipe, stage, microbatch, what, peer = instruction
-        return self._messages.between(pipe, stage, self._samples[microbatch], what, peer)
+        return self._messages(pipe, stage, self._samples[microbatch], what, peer)
 
     def _waits(self, now: Instruction | None) -> str:
         return f"rank {self._world.rank} waits in {now}"

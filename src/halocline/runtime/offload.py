@@ -21,7 +21,8 @@ def offloaded(device: torch.device) -> AbstractContextManager[Any]:
         if isinstance(tensor, nn.Parameter) or tensor.numel() * tensor.element_size() < SMALL or tensor.is_sparse:
             return tensor
         host = torch.empty(tensor.size(), dtype=tensor.dtype, pin_memory=device.type == "cuda")
-        host = host.as_strided(tensor.size(), tensor.stride()) if _dense(tensor) else host
+        if torch.ops.aten.is_non_overlapping_and_dense(tensor):  # in whatever order: channels_last keeps its own
+            host = host.as_strided(tensor.size(), tensor.stride())
         host.copy_(tensor, non_blocking=True)
         return tensor.device, host
 
@@ -32,8 +33,3 @@ def offloaded(device: torch.device) -> AbstractContextManager[Any]:
         return host.to(home, non_blocking=True, copy=home.type == "cpu")
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
-
-
-def _dense(tensor: Tensor) -> bool:
-    """Whether the values lie without gaps, in whatever order of dims: channels_last keeps its order."""
-    return torch.ops.aten.is_non_overlapping_and_dense(tensor)  # type: ignore[no-any-return]

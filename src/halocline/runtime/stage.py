@@ -120,11 +120,6 @@ class StageRunner:
         self._unseen = stage.tensor > 1
         """Whether no forward has shown yet that nothing random happens to what tensor ranks hold in parts."""
 
-    @property
-    def ranks(self) -> int:
-        """The ranks with the team's tiles and lanes. What is plain is equal on all of them, and so is its gradient."""
-        return self.exchanger.size if self.exchanger is not None else 1
-
     # -- tiles ---------------------------------------------------------------------------------------------------
 
     def origin(self, crossing: Crossing) -> tuple[tuple[int, int], ...]:
@@ -144,13 +139,8 @@ class StageRunner:
             cuts = tuple(points for _, points in crossing.cuts)
             dims = tuple(dim - ndim for dim, _ in crossing.cuts)
             at = positions(self.stage, crossing)[:: self.stage.tensor]
-            strides = [1]
-            for points in reversed(cuts[1:]):
-                strides.insert(0, strides[0] * (len(points) - 1))
-            ranks = [0] * len(at)
-            for member, place in enumerate(at):
-                ranks[sum(p * s for p, s in zip(place, strides))] = self.order[member]
-            self._specs[key] = TileSpec(cuts, exchanger, dims, tuple(ranks))
+            ranks = tuple(rank for _, rank in sorted(zip(at, self.order)))
+            self._specs[key] = TileSpec(cuts, exchanger, dims, ranks)
         return self._specs[key]
 
     def _wrap(self, local: Tensor, crossing: Crossing, exchanger: Exchanger | None) -> Tensor:
@@ -179,7 +169,6 @@ class StageRunner:
         if self.exchanger is not None:  # every rank as the same one, so that all find the same
             place = self._widest(received[0])
             exchanger, member = NoCommunication(self.order[place], self.exchanger.size), place * self.stage.tensor
-        device = next((p.device for _, layer in self.layers for p in layer.parameters()), torch.device("cpu"))
         mode = self.shadow.mode if self.shadow is not None else FakeTensorMode(allow_non_fake_inputs=True)
         layers = self.layers if self.shadow is None else self.shadow.layers
         eager = torch.compiler.set_stance("force_eager")
@@ -188,7 +177,7 @@ class StageRunner:
         with kept, mode, torch.no_grad(), self._autocast(), eager, any_momentum(tracked(layers)):
             inputs = []
             for crossing in received:
-                fake = crossing.empty(box_of(crossing, self.stage, member), device)
+                fake = crossing.empty(box_of(crossing, self.stage, member), self.options.device)
                 inputs.append(self._wrap(fake, crossing, exchanger))
             value = input_of(inputs, received)
             for name, layer in layers:
@@ -257,7 +246,6 @@ class StageRunner:
         held.outputs, held.leaving = [t for t, _ in leaving], tuple(crossing for _, crossing in leaving)
 
     def value(self, held: Held, step: int, microbatch: int) -> Any:
-        """What the layers make of a microbatch."""
         # What is kept for a recomputation, or is a leaf of the graph, is not to be written to.
         training = any(layer.training for _, layer in self.layers)
         writes = self._writes.get(training)
@@ -333,8 +321,7 @@ class StageRunner:
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.options.autocast is None:
             return nullcontext()
-        device = next((p.device.type for _, layer in self.layers for p in layer.parameters()), "cpu")
-        return torch.autocast(device, self.options.autocast)
+        return torch.autocast(self.options.device.type, self.options.autocast)
 
     # -- backward ------------------------------------------------------------------------------------------------
 
@@ -372,7 +359,7 @@ class StageRunner:
         """The gradients of the inputs, of which each rank sends back its share where all have the whole."""
         if self.exchanger is None:
             return gradients
-        return [g if g is None or c.cuts else g / self.ranks for g, c in zip(gradients, held.received)]
+        return [g if g is None or c.cuts else g / self.exchanger.size for g, c in zip(gradients, held.received)]
 
     def _roots(self, held: Held) -> tuple[list[Tensor], list[Tensor | None]]:
         pairs = []

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from halocline.plan.plan import Plan
+from halocline.runtime.measured import file_name, header, line
 from halocline.schedule.events import Mark, Marks, Observer
 from halocline.schedule.instruction import COMPUTE, FREE, RECEIVE, REDUCE, STEP, Instruction
-from halocline.simulation.measured import file_name, header, line
 from halocline.simulation.simulator import Event
 
 _OFTEN = 1.0
@@ -63,7 +63,6 @@ class Recorder(Observer):
         self.flush()
 
     def flush(self) -> None:
-        """Write what is known."""
         rows, self._rows = self._rows, []
         text = []
         for step, instruction, start, end, idle in rows:
@@ -77,7 +76,6 @@ class Recorder(Observer):
         self._written = time.monotonic()
 
     def close(self) -> None:
-        """Nothing more is to come."""
         self.flush()
         self._file.close()
 

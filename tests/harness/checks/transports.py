@@ -88,7 +88,7 @@ def left_behind() -> list[str]:
 
     def noted(capacity: int) -> Any:
         slot, announcement = make_slot(capacity)
-        made.append(announcement.memory[0])
+        made.append(announcement[0])
         return slot, announcement
 
     transport.make_slot = noted  # type: ignore[method-assign]

@@ -4,17 +4,17 @@ become such a message and back. Knows boxes and bytes; nothing of when messages 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import torch
 from torch import Tensor
 
-from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
+from halocline.plan.layout import ACTIVATION, GRADIENT
 from halocline.runtime.boundary.crossing import Crossing, box_of
 from halocline.runtime.boundary.shapes import Shapes
-from halocline.runtime.stage import StageRunner
 from halocline.tiling.boxes import Box, intersect, is_empty, shape, slices
 
 
@@ -79,7 +79,6 @@ class StageMessage:
         return self.parts[-1].stop if self.parts else 0
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The parts, one after the other, as bytes."""
         flat = [part.crossing.as_bytes(part.of(tensors)) for part in self.parts]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 
@@ -94,39 +93,31 @@ class StageMessage:
 
     def views(self, message: Tensor) -> list[Tensor | None]:
         """The tensors of a message that is whole; None for those it does not carry."""
-        found: list[Tensor | None] = [None] * self.tensors
-        for part in self.parts:
-            found[part.index] = part.read(message)
-        return found
+        found = {part.index: part.read(message) for part in self.parts}
+        return [found.get(index) for index in range(self.tensors)]
 
 
-class StageMessages:
-    """The messages of one rank, each worked out when it is first needed."""
+Messages = Callable[[int, int, int, str, int], StageMessage]
+"""(pipe, stage, samples, what, peer) -> the message with `peer` at the boundary below `stage`, whoever of the two sends
+it."""
 
-    def __init__(
-        self, layout: Layout, local: int, runners: Mapping[tuple[int, int], StageRunner], shapes: Shapes
-    ) -> None:
-        self.layout, self.local, self.runners, self.shapes = layout, local, runners, shapes
-        self._known: dict[tuple[int, int, int, str, int], StageMessage] = {}
 
-    def between(self, pipe: int, stage: int, samples: int, what: str, peer: int) -> StageMessage:
-        """The message with `peer` at the boundary below `stage`, whoever of the two sends it."""
-        key = pipe, stage, samples, what, peer
-        if key not in self._known:
-            self._known[key] = self._make(*key)
-        return self._known[key]
+def messages_by(shapes: Shapes) -> Messages:
+    """What finds this rank's messages, each worked out when it is first needed."""
+    layout, runners, stages = shapes.layout, shapes.runners, shapes.layout.plan.stages
+    local = shapes.world.rank % layout.ranks_per_replica
 
-    def _make(self, pipe: int, stage: int, samples: int, what: str, peer: int) -> StageMessage:
+    @cache
+    def between(pipe: int, stage: int, samples: int, what: str, peer: int) -> StageMessage:
         # Above the boundary a tensor is held as it was made, below it as it is wanted.
-        made, held = self.shapes.entering(stage + 1, samples), self.shapes.received(stage + 1, samples)
-        above = self.local in self.layout.team(pipe, stage)
-        upper, lower = (self.local, peer) if above else (peer, self.local)
-        stages = self.layout.plan.stages
-        team, degree = self.layout.team(pipe, stage), stages[stage].tensor
-        sender, receiver = team.index(upper), self.layout.team(pipe, stage + 1).index(lower)
+        made, held = shapes.entering[stage + 1, samples], shapes.received(stage + 1, samples)
+        team, degree = layout.team(pipe, stage), stages[stage].tensor
+        above = local in team
+        upper, lower = (local, peer) if above else (peer, local)
+        sender, receiver = team.index(upper), layout.team(pipe, stage + 1).index(lower)
         # A tensor that is whole on every rank above comes from the first (tile, lane) that is linked to the one below.
         # The tensor ranks of that tile and lane all have it, and each gets its gradient.
-        sources = [link.source for link in self.layout.links(pipe, stage, ACTIVATION) if link.target == lower]
+        sources = [link.source for link in layout.links(pipe, stage, ACTIVATION) if link.target == lower]
         first = sender // degree == min(team.index(source) // degree for source in sources)
         carried = [index for index, crossing in enumerate(made) if what != GRADIENT or crossing.differentiable]
         boxes = []
@@ -138,5 +129,7 @@ class StageMessages:
                 continue
             if not is_empty(box):
                 boxes.append((index, box))
-        crossings, runner = (made, self.runners[pipe, stage]) if above else (held, self.runners[pipe, stage + 1])
+        crossings, runner = (made, runners[pipe, stage]) if above else (held, runners[pipe, stage + 1])
         return StageMessage.of(boxes, crossings, [runner.origin(crossing) for crossing in crossings], carried)
+
+    return between

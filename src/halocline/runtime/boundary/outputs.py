@@ -110,11 +110,8 @@ def require_no_twin(layers: Layers, written: Sequence[Crossing]) -> None:
 
 def describe(value: Any) -> str:
     if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {', '.join(map(_kind, value)) or 'nothing'}"
+        kinds = ("Tensor" if isinstance(part, Tensor) else type(part).__name__ for part in value)
+        return f"a {type(value).__name__} of {', '.join(kinds) or 'nothing'}"
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return f"a {type(value).__name__}"
-
-
-def _kind(value: Any) -> str:
-    return "Tensor" if isinstance(value, Tensor) else type(value).__name__

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple
+from functools import cache
 from typing import Any, ClassVar
 
 import torch.distributed as dist
@@ -24,14 +25,13 @@ from halocline.runtime.stage import StageRunner
 class Told:
     """What ranks of one replica tell each other. All ranks make these in the same order."""
 
-    about: ClassVar[str]
     _made: ClassVar[int] = 0
 
-    def __init__(self, world: World, layout: Layout) -> None:
+    def __init__(self, about: str, world: World, layout: Layout) -> None:
         self.world, self.layout = world, layout
         self.replica = world.rank // layout.ranks_per_replica
         type(self)._made += 1
-        self._name = f"halocline/{self.about}/{self._made}/{self.replica}"
+        self._name = f"halocline/{about}/{self._made}/{self.replica}"
 
     def _tell(self, key: str, text: str, speakers: Collection[int]) -> None:
         """Say it, on the ranks that speak for their team."""
@@ -59,35 +59,23 @@ class Shapes(Told):
     """What enters each stage that this rank holds or feeds, by size of microbatch. Before the first microbatch of a new
     size, each stage works out what it will hand on, from what the stage before it has told, without touching data."""
 
-    about = "shapes"
-
     def __init__(self, world: World, layout: Layout, runners: Mapping[tuple[int, int], StageRunner]) -> None:
-        super().__init__(world, layout)
+        super().__init__("shapes", world, layout)
         self.runners = runners
-        self._known: dict[tuple[int, int], tuple[Crossing, ...]] = {}
+        self.entering: dict[tuple[int, int], tuple[Crossing, ...]] = {}
         """(stage, samples) -> what enters it, as the stage before it holds it. Both pipes agree."""
-        self._received: dict[tuple[int, int], tuple[Crossing, ...]] = {}
-        self._predictions: dict[int, Crossing] = {}
+        self.received, self.prediction = cache(self._received), cache(self._prediction)
         self._sizes: set[int] = set()
         self._inputs: list[tuple[int, ...]] = []
 
-    def entering(self, stage: int, samples: int) -> tuple[Crossing, ...]:
-        """What enters a stage, as the stage before it holds it."""
-        return self._known[stage, samples]
-
-    def received(self, stage: int, samples: int) -> tuple[Crossing, ...]:
+    def _received(self, stage: int, samples: int) -> tuple[Crossing, ...]:
         """What enters a stage, as its own team wants it."""
-        if (stage, samples) not in self._received:
-            planned = self.layout.plan.stages[stage]
-            self._received[stage, samples] = tuple(wanted(c, planned) for c in self._known[stage, samples])
-        return self._received[stage, samples]
+        return tuple(wanted(c, self.layout.plan.stages[stage]) for c in self.entering[stage, samples])
 
-    def prediction(self, samples: int) -> Crossing:
+    def _prediction(self, samples: int) -> Crossing:
         """The first tensor that the last stage, which this rank holds, gives to the loss."""
         last = len(self.layout.plan.stages) - 1
-        if samples not in self._predictions:
-            self._predictions[samples] = self._runner(last).crossings_after(self.received(last, samples), made=True)[0]
-        return self._predictions[samples]
+        return self._runner(last).crossings_after(self.received(last, samples), made=True)[0]
 
     def learn(
         self, inputs: Sequence[Field], sizes: Sequence[int], orders: Sequence[tuple[int, ...]] | None = None
@@ -113,7 +101,7 @@ class Shapes(Told):
                 if not inputs:
                     raise ValueError(f"rank {self.world.rank} holds the first stage but was given no inputs")
                 last = runner.options.channels_last
-                self._known[0, samples] = tuple(
+                self.entering[0, samples] = tuple(
                     Crossing(
                         (samples, *shape),
                         str(dtype).removeprefix("torch."),
@@ -122,12 +110,12 @@ class Shapes(Told):
                     )
                     for (shape, dtype), order in zip(inputs, orders)
                 )
-            elif (stage, samples) not in self._known:
+            elif (stage, samples) not in self.entering:
                 said = self._hear(f"{stage}/{samples}", f"the shapes that stage {stage - 1} hands to stage {stage}")
-                self._known[stage, samples] = tuple(Crossing(*fields) for fields in _tuples(json.loads(said)))
+                self.entering[stage, samples] = tuple(Crossing(*fields) for fields in _tuples(json.loads(said)))
             if runner.loss is None:
                 leaving = runner.crossings_after(self.received(stage, samples))
-                self._known[stage + 1, samples] = leaving
+                self.entering[stage + 1, samples] = leaving
                 speakers = {self.layout.team(pipe, stage, self.replica)[0] for pipe in range(self.layout.plan.pipes)}
                 self._tell(f"{stage + 1}/{samples}", json.dumps([astuple(crossing) for crossing in leaving]), speakers)
 
@@ -144,10 +132,8 @@ class Detached(Told):
     before it without gradients, and none is not zero: an optimizer passes over such a parameter, and a zero it would
     decay. A stage's first backward shows it, and the stage before is told."""
 
-    about = "gradients"
-
     def __init__(self, world: World, layout: Layout) -> None:
-        super().__init__(world, layout)
+        super().__init__("gradients", world, layout)
         self._known: dict[tuple[int, int], str] = {}
         """(pipe, stage) -> for each input 1 if it gets a gradient, or 0."""
 

@@ -4,18 +4,18 @@ held, and which plan would need half.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from halocline.plan.plan import Plan
-from halocline.runtime.layers import Layers
+from halocline.runtime.layers import Layers, parameters_of
 from halocline.schedule.instruction import COMPUTE, Instruction
 
 if TYPE_CHECKING:
-    from halocline.runtime.stage import Held
+    from halocline.runtime.executor import Executor
 
 KNOWN = {
     "'tuple' object has no attribute": (
@@ -52,37 +52,30 @@ def named(layers: Layers) -> str:
 class OutOfMemory(RuntimeError):
     """This rank's memory does not suffice for its part of the plan."""
 
-    def __init__(
-        self,
-        rank: int,
-        device: torch.device,
-        instruction: Instruction,
-        plan: Plan,
-        samples: Sequence[int],
-        held: Mapping[tuple[int, int, int], Held],
-        sent: Sequence[Tensor],
-        parameters: Iterable[Tensor],
-    ) -> None:
-        owned = list({id(p): p for p in parameters}.values())
+    def __init__(self, executor: Executor) -> None:
+        instruction, device, held = executor.current, executor.world.device, executor.held
+        assert instruction is not None
+        owned = [p for runner in executor.runners.values() for p in parameters_of(runner.layers)]
         weights = _bytes(owned)
         gradients = _bytes([p.grad for p in owned if p.grad is not None])
         edges = _bytes([t for h in held.values() for t in (*h.inputs, *h.outputs)])
         parts = [
             f"{_readable(weights)} of parameters and {_readable(gradients)} of gradients",
             f"{len(held)} microbatches at work with {_readable(edges)} of inputs and outputs",
-            f"{_readable(_bytes(sent))} being sent",
+            f"{_readable(_bytes(executor.flight.sent))} being sent",
         ]
         if device.type == "cuda":
             allocated = torch.cuda.memory_allocated(device)
             parts.append(f"{_readable(allocated)} of GPU memory in all")
         stage = f"stage {instruction.stage} " if instruction.kind in COMPUTE else ""
         super().__init__(
-            f"rank {rank} is out of memory on {device} in {instruction} ({stage}holds {', '.join(parts)}): "
-            f"{advice(plan, instruction, samples, weights + gradients > edges, len(held))}"
+            f"rank {executor.world.rank} is out of memory on {device} in {instruction} ({stage}holds "
+            f"{', '.join(parts)}): "
+            + advice(executor.layout.plan, instruction, executor.work.samples, weights + gradients > edges)
         )
 
 
-def advice(plan: Plan, instruction: Instruction, samples: Sequence[int], weights_weigh_more: bool, held: int) -> str:
+def advice(plan: Plan, instruction: Instruction, samples: Sequence[int], weights_weigh_more: bool) -> str:
     """A change of the plan that halves what weighs most on this rank."""
     stage = plan.stages[instruction.stage]
     name = f"stages[{instruction.stage}]"
@@ -121,9 +114,6 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-def _readable(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    raise AssertionError
+def _readable(size: int) -> str:
+    power = min(3, max(0, size.bit_length() - 1) // 10)
+    return f"{size / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from halocline.runtime.batch import Microbatches
 from halocline.runtime.executor import Executor
@@ -31,48 +32,31 @@ class NotFinite(ArithmeticError):
     """The loss of a step is NaN or infinite; parameters are as they were before the step."""
 
 
-class Search:
-    """Notes the first place of one microbatch's way where a value is not finite, while the step is run once more."""
+@contextmanager
+def search(executor: Executor, modules: Stages, microbatch: int | None) -> Iterator[list[tuple[int, str]]]:
+    """Notes where on its way a microbatch (of this replica, or None) is not finite, while the step is run once more:
+    the first stage and layer; the layer is empty where the stage's inputs are not finite already."""
+    found: list[tuple[int, str]] = []
 
-    def __init__(self, executor: Executor, modules: Stages, microbatch: int | None) -> None:
-        self.executor, self.modules = executor, modules
-        self.microbatch = microbatch
-        """Counted in this replica; None if another replica has it."""
-        self.first: tuple[int, str] | None = None
-        """Stage and layer; the layer is empty where the stage's inputs are not finite already."""
-
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        with ExitStack() as hooks:
-            for stage, layers in self.modules.items():
-                hooks.enter_context(layers[0][1].register_forward_pre_hook(partial(self._look, stage, "")))
-                for name, layer in layers:
-                    hooks.enter_context(layer.register_forward_hook(partial(self._look, stage, name)))
-            yield
-
-    def _mine(self, stage: int) -> bool:
-        now = self.executor.current
-        return (
-            self.first is None
-            and now is not None
-            and now.kind == FORWARD
-            and (now.stage, now.microbatch) == (stage, self.microbatch)
-        )
-
-    def _look(self, stage: int, name: str, module: nn.Module, args: Any, output: Any = None) -> None:
+    def look(stage: int, name: str, module: nn.Module, args: Any, output: Any = None) -> None:
         """A layer has made its output; or, without a name, the first one is given its inputs."""
-        if self._mine(stage) and not _finite(output if name else args):
-            self.first = stage, name
+        now = executor.current
+        mine = now is not None and now.kind == FORWARD and (now.stage, now.microbatch) == (stage, microbatch)
+        if mine and not found and not _finite(output if name else args):
+            found.append((stage, name))
+
+    with ExitStack() as hooks:
+        for stage, layers in modules.items():
+            hooks.enter_context(layers[0][1].register_forward_pre_hook(partial(look, stage, "")))
+            for name, layer in layers:
+                hooks.enter_context(layer.register_forward_hook(partial(look, stage, name)))
+        yield found
 
 
 def _finite(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(map(_finite, value))
-    if isinstance(value, TileTensor):
-        value = value.owned
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return True
-    return bool(torch.isfinite(shard(value)).all())
+    parts = [part.owned if isinstance(part, TileTensor) else part for part in tree_leaves(value)]
+    numbers = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
+    return all(bool(torch.isfinite(shard(part)).all()) for part in numbers)
 
 
 def story(step: int, loss: float, stage: int, microbatch: int, layer: str | None) -> str:
@@ -97,20 +81,18 @@ def origin(engine: Engine, work: Microbatches, parts: Tensor) -> NotFinite:
     """
     number = int((~torch.isfinite(parts)).nonzero()[0])
     replica, microbatch = divmod(number, engine.plan.microbatches)
-    search = Search(engine.executor, engine.modules, microbatch if replica == engine.replica else None)
     executor = engine.executor
     told = executor.events, executor.simulated
     executor.events, executor.simulated = Events(), None  # they have been told of this step
     try:
-        with search.looking():
+        with search(executor, engine.modules, microbatch if replica == engine.replica else None) as seen:
             engine.run(work, lambda: None)
     finally:
         executor.events, executor.simulated = told
     # Of all ranks the earliest place counts: 2 x layer for a layer's output, one less for its input.
     names = [name for name, _ in engine.named]
     found = torch.zeros(2 * len(names) + 1, dtype=torch.float64, device=engine.world.device)
-    if search.first is not None:
-        stage, layer = search.first
+    for stage, layer in seen:
         found[2 * names.index(layer) + 1 if layer else 2 * engine.plan.stages[stage].layers[0]] = 1
     places = engine.world.sum(found, label="sum of places").nonzero().flatten().tolist()
     stage, name = len(engine.plan.stages) - 1, None

@@ -84,12 +84,12 @@ class _StatisticsUsed(TorchFunctionMode):
                 assert statistics is not None
                 statistics.mul_(3).add_(2)
             other = type(norm).forward(norm, *args, **kwargs)
-        if not all(map(same, _tensors(output), _tensors(other))):
+        if not all(map(same, tensors_in(output), tensors_in(other))):
             self.found.add(norm)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in _NORMS and getattr(func, "__name__", "") not in _ABOUT and not self._asking:
-            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.ndim == 1]
+            given = [t for t in tensors_in((args, kwargs)) if t.ndim == 1]
             for norm in self.norms if given else ():
                 read = any(t is norm.running_mean or t is norm.running_var for t in given)
                 if read and norm not in self._inside:
@@ -97,7 +97,7 @@ class _StatisticsUsed(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     return [t for t in tree_leaves(value) if isinstance(t, Tensor)]
 
 

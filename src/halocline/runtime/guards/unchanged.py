@@ -20,9 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
-from halocline.runtime.guards.read_statistics import reading, same, unread
+from halocline.runtime.guards.read_statistics import reading, same, tensors_in, unread
 from halocline.runtime.guards.shared import Common
 from halocline.runtime.layers import Layers, modules_in
 from halocline.tiling.untouched import STATES, Holder, content_of, holders, same_state, told_of_iterators
@@ -245,7 +244,7 @@ class _Used(TorchFunctionMode):
             nn.Module.__getattribute__ = self.usual  # type: ignore[method-assign]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.tensors.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
+        self.tensors.update(map(id, tensors_in((args, kwargs))))
         return func(*args, **(kwargs or {}))
 
 
@@ -265,7 +264,7 @@ def _changed(holder: Holder, versions: dict[Any, int], reads: _Used) -> str:
             if isinstance(was, Tensor) and _version(was) != versions[key]:
                 return name
             continue
-        tensors = [t for t in tree_leaves(was) if isinstance(t, Tensor)]
+        tensors = tensors_in(was)
         if tensors:
             if any(id(t) in reads.tensors for t in tensors):
                 return name

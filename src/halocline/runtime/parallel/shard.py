@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,18 +27,12 @@ def whole(tensor: Tensor) -> Tensor:
     """All of a tensor, as a plain tensor. All ranks that hold parts of it call this alike."""
     if not is_sharded(tensor):
         return tensor
-    with _unremarked():
-        return tensor.detach().full_tensor()  # type: ignore[attr-defined]
-
-
-@contextmanager
-def _unremarked() -> Iterator[None]:
-    """Torch warns that gathering over two axes of a mesh, data and tensor, takes two messages: here it must."""
+    # Torch warns that gathering over two axes of a mesh, data and tensor, takes two messages: here it must.
     logger = logging.getLogger("torch.distributed.tensor._redistribute")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        return tensor.detach().full_tensor()  # type: ignore[attr-defined]
     finally:
         logger.setLevel(level)
 

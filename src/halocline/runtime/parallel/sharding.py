@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from halocline.plan.layout import Layout
 from halocline.plan.stage import PARAMETERS
@@ -27,11 +28,8 @@ if TYPE_CHECKING:
 DATA, TENSOR = "data", "tensor"
 """The axes of a stage's mesh: ranks that share its parameters, and ranks that share each matrix."""
 
-SPLIT_BACKWARD = "zb-h1"
-
 
 def check_sharding(layout: Layout) -> None:
-    """Refuse plans under which parameters cannot be divided."""
     plan = layout.plan
     for number, stage in enumerate(plan.stages):
         if stage.shard != PARAMETERS:
@@ -41,9 +39,9 @@ def check_sharding(layout: Layout) -> None:
                 f"stages[{number}].shard = 'parameters' and pipes = 2: ranks of two pipes would gather parameters in "
                 f"different orders; use shard = 'optimizer', or one pipe"
             )
-        if plan.schedule == SPLIT_BACKWARD:
+        if plan.schedule == "zb-h1":
             raise ValueError(
-                f"stages[{number}].shard = 'parameters' and schedule = {SPLIT_BACKWARD!r}, which runs backwards in two "
+                f"stages[{number}].shard = 'parameters' and schedule = 'zb-h1', which runs backwards in two "
                 f"halves: use shard = 'optimizer', or schedule 1f1b"
             )
         if stage.tile_count * stage.lanes > 1:
@@ -53,23 +51,21 @@ def check_sharding(layout: Layout) -> None:
             )
 
 
-def mesh_of(world: World, layout: Layout, stage: int) -> DeviceMesh:
-    """The ranks that have a stage, as a mesh: (data, tensor), or (data,) where no matrix is shared."""
+def mesh_of(world: World, layout: Layout, stage: int, data: bool = True) -> DeviceMesh:
+    """The ranks that have a stage, as a mesh: those that share its parameters if `data`, and those that share each
+    matrix if any do."""
     from torch.distributed.device_mesh import DeviceMesh
 
-    degree = layout.plan.stages[stage].tensor
-    tensor = layout.tensor_index(world.rank, stage)
-    sharers = layout.sharers(stage, tensor)
-    if degree == 1:
-        return DeviceMesh.from_group(world.group(sharers), world.device.type, mesh_dim_names=(DATA,))
+    axes = (DATA,) * data + (TENSOR,) * (layout.plan.stages[stage].tensor > 1)
     groups = layout.tensor_groups(stage)
-    mine = next(group for group in groups if world.rank in group)
-    return DeviceMesh.from_group(
-        [world.group(sharers), world.group(mine)],
-        world.device.type,
-        mesh=torch.tensor(groups),
-        mesh_dim_names=(DATA, TENSOR),
-    )
+    along = {
+        DATA: layout.sharers(stage, layout.tensor_index(world.rank, stage)),
+        TENSOR: next(group for group in groups if world.rank in group),
+    }
+    found = [world.group(along[axis]) for axis in axes]
+    if len(axes) == 1:
+        return DeviceMesh.from_group(found[0], world.device.type, mesh_dim_names=axes)
+    return DeviceMesh.from_group(found, world.device.type, mesh=torch.tensor(groups), mesh_dim_names=axes)
 
 
 class Shadow:
@@ -89,9 +85,7 @@ class Shadow:
 
 def _own_memory(layer: nn.Module, args: Any, output: Any) -> Any:
     """What leaves a layer is no view: FSDP cannot follow one that the next layer changes in place."""
-    if isinstance(output, (tuple, list)):
-        return tuple(_own_memory(layer, args, o) for o in output)
-    return output.clone() if isinstance(output, torch.Tensor) and output._is_view() else output
+    return tree_map_only(torch.Tensor, lambda made: made.clone() if made._is_view() else made, output)
 
 
 class Sharding:

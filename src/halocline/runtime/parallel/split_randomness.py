@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from halocline.runtime.guards.read_statistics import tensors_in
 from halocline.runtime.layers import Layers
 from halocline.runtime.parallel.shard import is_sharded
 from halocline.runtime.parallel.tensor_parallel import COLUMN, HEADS, declared, is_sequential
@@ -67,16 +67,16 @@ class _Parts(TorchFunctionMode):
         if part or is_sharded(output):
             self._add(output)
         else:
-            for tensor in _tensors(output):
+            for tensor in tensors_in(output):
                 self.known.pop(tensor, None)
 
     def _add(self, value: Any) -> None:
-        for tensor in _tensors(value):
+        for tensor in tensors_in(value):
             self.known[tensor] = True
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        part = any(tensor in self.known for tensor in _tensors((args, kwargs)))
+        part = any(tensor in self.known for tensor in tensors_in((args, kwargs)))
         if part and (chance := _chance(func, args, kwargs)):
             raise ValueError(
                 f"layer {self.layer} draws random numbers ({chance}) for activations that tensor ranks hold in parts, "
@@ -86,10 +86,6 @@ class _Parts(TorchFunctionMode):
         if part:
             self._add(result)
         return result
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [t for t in tree_leaves(value) if isinstance(t, Tensor)]
 
 
 def _chance(func: Any, args: Any, kwargs: Any) -> str:

@@ -100,7 +100,9 @@ def split_layer(name: str, layer: nn.Module, mesh: DeviceMesh, *, last: bool, la
         owner, _, child = path.rpartition(".")
         holder = layer.get_submodule(owner)
         if word == HEADS:
-            _split_buffer(holder, child, mesh)
+            mine = holder.get_buffer(child).chunk(mesh.size())[mesh.get_local_rank()].clone()
+            holder.register_buffer(child, mine, persistent=child not in holder._non_persistent_buffers_set)
+            holder._divided = {**getattr(holder, "_divided", {}), child: mesh}  # type: ignore[assignment]
             continue
         style = _style(f"{name}.{path}", word, getattr(holder, child), mesh.size(), last and lanes == 1)
         if sequence and isinstance(style, RowwiseParallel):
@@ -160,13 +162,6 @@ def _enough(where: str, words: int, degree: int) -> None:
         )
 
 
-def _split_buffer(holder: nn.Module, name: str, mesh: DeviceMesh) -> None:
-    buffer = holder.get_buffer(name)
-    mine = buffer.chunk(mesh.size())[mesh.get_local_rank()].clone()
-    holder.register_buffer(name, mine, persistent=name not in holder._non_persistent_buffers_set)
-    holder._divided = {**getattr(holder, "_divided", {}), name: mesh}  # type: ignore[assignment]
-
-
 class TableParallel(ParallelStyle):
     """An embedding of which each tensor rank holds some rows: it looks up the words it has, and the sum over ranks has
     all. Its gradient is made of those rows alone, where DTensor's own lookup makes one of the whole table."""
@@ -195,8 +190,8 @@ class TableParallel(ParallelStyle):
             here = own_words(words, first, stop, module.num_embeddings)
             table = module.weight.to_local()  # type: ignore[attr-defined]
             rows = F.embedding(torch.where(here, words - first, 0), table, mine)
-            part = rows.masked_fill(~here.unsqueeze(-1), 0)
-            return _summed(part, device_mesh)
+            part = _spread(rows.masked_fill(~here.unsqueeze(-1), 0), device_mesh, Partial())
+            return part.redistribute(placements=[Replicate()]).to_local()  # of its gradient each part takes all
 
         module.forward = look_up  # type: ignore[method-assign,assignment]
         return module
@@ -211,11 +206,6 @@ def own_words(words: Tensor, first: int, stop: int, count: int) -> Tensor:
     if stop < count:
         here &= words < stop
     return here
-
-
-def _summed(part: Tensor, mesh: DeviceMesh) -> Tensor:
-    """The sum over tensor ranks, of whose gradient each part takes all."""
-    return _spread(part, mesh, Partial()).redistribute(placements=[Replicate()]).to_local()
 
 
 # -- tokens -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from types import MappingProxyType
 
 import torch
@@ -126,35 +126,27 @@ def _same_shape(first: str, kept: Tensor, second: str, other: Tensor) -> None:
 
 
 def tied_in(found: Sequence[Tie], layer: str, module: nn.Module) -> set[nn.Parameter]:
-    """The parameters of a layer that are tied to others."""
     return {parameter_of(module, name) for t in found for name in t.names if _layer(name) == layer}
 
 
-class Beginnings:
-    """The first values of tied parameters, while layers are being built: every copy starts as the first does."""
-
-    def __init__(self, found: Sequence[Tie], make: Callable[[str], nn.Module]) -> None:
-        self.ties = found
-        self.make = make
-        """Layer name -> the layer, whole, built as its own rank builds it."""
-        self.values: dict[str, Tensor] = {}
-
-    def apply(self, layer: str, module: nn.Module) -> None:
-        """Give a layer that has just been built, and not been split yet, the values of what it is tied to."""
-        for found in self.ties:
-            for name in found.names:
-                if _layer(name) != layer:
-                    continue
-                mine = parameter_of(module, name)
-                if name == found.name:
-                    self.values[name] = mine.detach()
-                    continue
-                if found.name not in self.values:
-                    first = parameter_of(self.make(_layer(found.name)), found.name)
-                    self.values[found.name] = first.detach()
-                _same_shape(found.name, self.values[found.name], name, mine)
-                with torch.no_grad():
-                    mine.copy_(self.values[found.name])
+def begin_alike(
+    found: Sequence[Tie], layer: str, module: nn.Module, values: dict[str, Tensor], make: Callable[[str], nn.Module]
+) -> None:
+    """Give a layer that has just been built, and not been split yet, the first values of what it is tied to: every copy
+    starts as the first does. `values` keeps those; `make` builds a layer whole, as its own rank does."""
+    for one in found:
+        for name in one.names:
+            if _layer(name) != layer:
+                continue
+            mine = parameter_of(module, name)
+            if name == one.name:
+                values[name] = mine.detach()
+                continue
+            if one.name not in values:
+                values[one.name] = parameter_of(make(_layer(one.name)), one.name).detach()
+            _same_shape(one.name, values[one.name], name, mine)
+            with torch.no_grad():
+                mine.copy_(values[one.name])
 
 
 class Ties:
@@ -194,10 +186,10 @@ class Ties:
 
     def _refuse_two_cuts(self, t: Tie) -> None:
         """Two copies on one rank must be cut alike, to share their memory. Every rank finds this alike."""
-        stages = self.layout.plan.stages
+        stages, pipes = self.layout.plan.stages, range(self.layout.plan.pipes)
         for a, b in combinations(t.apart, 2):
-            teams = [set(self.layout.team(pipe, s)) for s in (a, b) for pipe in range(self.layout.plan.pipes)]
-            both = set().union(*teams[: len(teams) // 2]) & set().union(*teams[len(teams) // 2 :])
+            held = [{rank for pipe in pipes for rank in self.layout.team(pipe, stage)} for stage in (a, b)]
+            both = held[0] & held[1]
             if both and stages[a].tensor != stages[b].tensor:
                 raise ValueError(
                     f"{t.name} is tied between stages[{a}] with tensor = {stages[a].tensor} and stages[{b}] with "
@@ -241,17 +233,13 @@ class Ties:
 
     def _groups(self, t: Tie) -> list[tuple[int, ...]]:
         """All ranks that hold a copy; then, for each tensor rank, those that hold its part, where degrees are equal."""
-        degrees = {self.layout.plan.stages[stage].tensor for stage in t.apart}
-        every: set[int] = set()
-        parts = []
-        for tensor in range(max(degrees)):
-            holders: set[int] = set()
-            for stage in t.apart:
-                if tensor < self.layout.plan.stages[stage].tensor:
-                    holders.update(self.layout.sharers(stage, tensor))
-            parts.append(tuple(sorted(holders)))
-            every |= holders
-        return [tuple(sorted(every)), *(parts if len(degrees) == 1 else ())]
+        degrees = {stage: self.layout.plan.stages[stage].tensor for stage in t.apart}
+        parts = [
+            tuple(sorted({rank for s, degree in degrees.items() if at < degree for rank in self.layout.sharers(s, at)}))
+            for at in range(max(degrees.values()))
+        ]
+        every = tuple(sorted({*chain(*parts)}))
+        return [every, *(parts if len({*degrees.values()}) == 1 else ())]
 
     def _alike(self, t: Tie) -> bool:
         """Whether all copies are cut into the same parts, so that each part can be summed by itself."""

@@ -80,7 +80,10 @@ def join(
         )
     elif transport == "nccl" and on_device > 1:
         raise ValueError(f"transport nccl needs a GPU per process, and {on_device} share one: use ipc or staged")
-    _choose_interface(place)
+    # Gloo listens where the other machines can reach it, unless the user has chosen; torch has no other way to say it.
+    if GLOO_INTERFACE not in os.environ and not is_loopback(place.address):
+        interface = interface_towards(place.address, place.port)
+        os.environ.update({GLOO_INTERFACE: interface} if interface is not None else {})
     dist.init_process_group(
         "nccl" if transport == "nccl" else "gloo",
         store=dist.PrefixStore("halocline/group", store),
@@ -122,15 +125,6 @@ def _meet(place: LauncherRank, deadline: float) -> Any:
             f"0 has not started, or another address is right (set MASTER_ADDR and MASTER_PORT); {_line(error)}"
         ) from error
     return store
-
-
-def _choose_interface(place: LauncherRank) -> None:
-    """Let gloo listen where the other machines can reach it, unless the user has chosen."""
-    if GLOO_INTERFACE in os.environ or is_loopback(place.address):
-        return
-    interface = interface_towards(place.address, place.port)
-    if interface is not None:
-        os.environ[GLOO_INTERFACE] = interface  # torch has no other way to say it
 
 
 def _neighbours(place: LauncherRank, device: torch.device, store: Any) -> tuple[int, int]:
@@ -300,16 +294,14 @@ def post_mortem(directory: Path, processes: int, codes: dict[int, int], first: i
 @contextmanager
 def _environment(settings: dict[str, str]) -> Iterator[None]:
     """For the processes started inside."""
-    before = {name: os.environ.get(name) for name in settings}
+    before = {name: os.environ[name] for name in settings if name in os.environ}
     os.environ.update(settings)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in settings:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 @contextmanager

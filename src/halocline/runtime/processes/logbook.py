@@ -49,10 +49,6 @@ class Logbook(Observer):
         self._numbers = {instruction: number for number, instruction in enumerate(instructions, 1)}
         self._write()
 
-    @property
-    def role(self) -> str:
-        return self._said["role"]
-
     def step_begins(self, step: int, mark: Mark) -> None:
         self._words[1] = step
 
@@ -63,7 +59,6 @@ class Logbook(Observer):
         self._words[2] = 0
 
     def waits_for(self, rank: int | None) -> None:
-        """The rank that this one waits for, if any."""
         self._words[3] = 0 if rank is None else rank + 1
 
     def fail(self, why: str, detail: str) -> None:

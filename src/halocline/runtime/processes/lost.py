@@ -34,12 +34,9 @@ class LostRank:
 
     def __str__(self) -> str:
         role = f" ({self.role})" if self.role else ""
-        where = ""
-        if self.instruction:
-            where = f" in {self.instruction}"
-        if self.step >= 0:
-            where += f" of step {self.step}"
-        return f"rank {self.rank}{role} {self.reason}{where}" + (f": {self.detail}" if self.detail else "")
+        where = f" in {self.instruction}" if self.instruction else ""
+        step = f" of step {self.step}" if self.step >= 0 else ""
+        return f"rank {self.rank}{role} {self.reason}{where}{step}" + (f": {self.detail}" if self.detail else "")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -63,8 +63,6 @@ class World:
         count = "1 process" if self.size == 1 else f"{self.size} processes"
         return f"{count}{by} on {self.device.type}{how}, deadline {self.deadline:g} s"
 
-    # -- groups --------------------------------------------------------------------------------------------------
-
     def make_groups(self, groups: Sequence[tuple[int, ...]]) -> None:
         """Make the process groups of several lists of ranks. Every rank calls this with the same lists."""
         for ranks in map(_key, groups):
@@ -81,12 +79,9 @@ class World:
         return self._groups[_key(ranks)] if len(ranks) > 1 else None
 
     def exchanger(self, ranks: tuple[int, ...]) -> Exchanger:
-        """What moves the pixels of a tiled stage between its ranks."""
         if self.transport is None:
             return exchanger_for(None)
         return self.transport.exchanger(self._groups[_key(ranks)], self.deadline)
-
-    # -- messages ------------------------------------------------------------------------------------------------
 
     def send(self, message: Tensor, peer: int, label: object = "") -> Handle:
         """Start sending; the message must stay unchanged until the returned handle is waited for.
@@ -157,8 +152,6 @@ class World:
             who = f"ranks {list(ranks)}" if ranks is not None else "all ranks"
             self.wait(self.start_sum(tensor, ranks, label), f"rank {self.rank} waits for the {label} over {who}")
         return tensor
-
-    # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Leave: the watch ends, shared memory is given back, the process group is left. Every rank calls this."""

@@ -109,8 +109,7 @@ class Differences:
 
     @property
     def worst(self) -> float:
-        values = (self.loss, *self.gradients.values(), *self.parameters.values(), *self.buffers.values())
-        return max(values)
+        return max(self.loss, *self.gradients.values(), *self.parameters.values(), *self.buffers.values())
 
     def merge(self, other: Differences) -> None:
         """Take over what is larger: another rank's view of the same steps."""

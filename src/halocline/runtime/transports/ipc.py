@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -61,92 +61,25 @@ def _fence() -> None:
         pass
 
 
-class Mailbox:
-    """One direction of a pair: a file in shared memory through which one process tells another which slot holds the
-    next message. The writer makes the file, the reader opens it and removes its name. No locks: each word is written by
-    one side only, and the word that publishes something is written last, behind a fence.
-
-    taken[slot]                the last message that the reader has taken out of a slot          (reader writes)
-    record[n mod RECORDS]      number n, slot, bytes: message n lies in that slot                (writer writes)
-    announced[slot]            how to open a slot: a pickled handle, written once                (writer writes)
-    """
-
-    def __init__(self, path: Path, write: bool, seconds: float) -> None:
-        if write:
-            part = path.with_suffix(".part")
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            os.ftruncate(descriptor, _SIZE)
-            os.rename(part, path)
-        else:
-            poll(path.exists, seconds)
-            descriptor = os.open(path, os.O_RDWR)
-            os.unlink(path)
-        self._map = mmap.mmap(descriptor, _SIZE)
-        os.close(descriptor)
-        self._words = memoryview(self._map).cast("Q")
-
-    # -- the writer's side ---------------------------------------------------------------------------------------
-
-    def announce(self, slot: int, handle: Any) -> None:
-        """Say once how a slot is opened."""
-        text = pickle.dumps(handle)
-        assert len(text) <= _ANNOUNCEMENT - 8, f"a slot's handle takes {len(text)} bytes"
-        at = _ANNOUNCED + slot * _ANNOUNCEMENT
-        self._map[at + 8 : at + 8 + len(text)] = text
-        _fence()
-        self._words[at // 8] = len(text)
-
-    def post(self, number: int, slot: int, size: int) -> None:
-        """Publish message `number`."""
-        at = _RECORD + 4 * (number % _RECORDS)
-        self._words[at + 1], self._words[at + 2] = slot, size
-        _fence()
-        self._words[at] = number
-
-    def taken(self, slot: int) -> int:
-        """The last message that the reader has taken out of a slot."""
-        return self._words[_TAKEN + slot]
-
-    # -- the reader's side ---------------------------------------------------------------------------------------
-
-    def arrived(self, number: int) -> bool:
-        return self._words[_RECORD + 4 * (number % _RECORDS)] == number
-
-    def record(self, number: int) -> tuple[int, int]:
-        """Slot and size of a message that has arrived."""
-        at = _RECORD + 4 * (number % _RECORDS)
-        return self._words[at + 1], self._words[at + 2]
-
-    def handle(self, slot: int) -> Any:
-        at = _ANNOUNCED + slot * _ANNOUNCEMENT
-        length = self._words[at // 8]
-        return pickle.loads(self._map[at + 8 : at + 8 + length])
-
-    def take(self, number: int, slot: int) -> None:
-        """Give a slot back to the writer."""
-        _fence()
-        self._words[_TAKEN + slot] = number
-
-    def close(self) -> None:
-        self._words.release()
-        self._map.close()
-
-
-class Announcement(NamedTuple):
-    """What the other process needs to open a slot: picklable."""
-
-    memory: Any
-    filled: bytes = b""
-    emptied: bytes = b""
-    device: int = -1
-
-
 class Slot:
-    """`capacity` bytes that a sender fills and a receiver in another process empties."""
+    """`capacity` bytes that a sender fills and a receiver in another process empties: a file in memory, mapped by
+    both."""
 
     def __init__(self, buffer: Tensor) -> None:
         self.buffer = buffer
         self.capacity = buffer.numel()
+
+    @classmethod
+    def make(cls, capacity: int, transport: Ipc) -> tuple[Slot, Any]:
+        """A slot, and what another process opens it by, which can be pickled."""
+        path = tempfile.mktemp(prefix="halocline_slot_", dir=transport.directory)
+        return cls(_mapped(path, capacity)), (path, capacity)
+
+    @classmethod
+    def open(cls, announcement: Any) -> Slot:
+        slot = cls(_mapped(*announcement))
+        Path(announcement[0]).unlink()  # both have it now
+        return slot
 
     def fill(self, message: Tensor) -> None:
         self.buffer[: message.numel()].copy_(message)
@@ -155,24 +88,8 @@ class Slot:
         message.copy_(self.buffer[: message.numel()])
 
 
-class HostSlot(Slot):
-    """A file in memory, mapped by both."""
-
-    @classmethod
-    def make(cls, capacity: int, directory: Path) -> tuple[HostSlot, Announcement]:
-        path = tempfile.mktemp(prefix="halocline_slot_", dir=directory)
-        return cls.open_file(path, capacity), Announcement((path, capacity))
-
-    @classmethod
-    def open(cls, announcement: Announcement) -> HostSlot:
-        path, capacity = announcement.memory
-        slot = cls.open_file(path, capacity)
-        Path(path).unlink()  # both have it now
-        return slot
-
-    @classmethod
-    def open_file(cls, path: str, capacity: int) -> HostSlot:
-        return cls(torch.from_file(path, shared=True, size=capacity, dtype=torch.uint8))
+def _mapped(path: str, capacity: int) -> Tensor:
+    return torch.from_file(path, shared=True, size=capacity, dtype=torch.uint8)
 
 
 class CudaSlot(Slot):
@@ -189,7 +106,8 @@ class CudaSlot(Slot):
         self._used = False
 
     @classmethod
-    def make(cls, capacity: int, device: torch.device) -> tuple[CudaSlot, Announcement]:
+    def make(cls, capacity: int, transport: Ipc) -> tuple[Slot, Any]:
+        device = transport.device
         buffer = torch.empty(capacity, dtype=torch.uint8, device=device)
         with torch.cuda.device(device):
             filled = torch.cuda.Event(interprocess=True)
@@ -199,15 +117,14 @@ class CudaSlot(Slot):
             emptied.record(torch.cuda.current_stream(device))
             _, memory = reductions.reduce_tensor(buffer)
             handles = filled.ipc_handle(), emptied.ipc_handle()
-        return cls(buffer, filled, emptied), Announcement(memory, *handles, buffer.device.index)
+        return cls(buffer, filled, emptied), (buffer.device.index, memory, *handles)
 
     @classmethod
-    def open(cls, announcement: Announcement) -> CudaSlot:
-        device = torch.device("cuda", announcement.device)
-        buffer = reductions.rebuild_cuda_tensor(*announcement.memory)
-        filled = torch.cuda.Event.from_ipc_handle(device, announcement.filled)
-        emptied = torch.cuda.Event.from_ipc_handle(device, announcement.emptied)
-        return cls(buffer, filled, emptied)
+    def open(cls, announcement: Any) -> Slot:
+        index, memory, *handles = announcement
+        device = torch.device("cuda", index)
+        filled, emptied = (torch.cuda.Event.from_ipc_handle(device, handle) for handle in handles)
+        return cls(reductions.rebuild_cuda_tensor(*memory), filled, emptied)
 
     def fill(self, message: Tensor) -> None:
         stream = torch.cuda.current_stream(message.device)
@@ -229,8 +146,8 @@ class Ipc(Transport):
     carries_tiles = True
 
     def __init__(self, rank: int, device: torch.device) -> None:
-        super().__init__(rank)
-        self.device = device
+        super().__init__(rank, device)
+        self.slot = CudaSlot if device.type == "cuda" else Slot
         self.directory = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
         token = [secrets.token_hex(8) if rank == 0 else ""]
         dist.broadcast_object_list(token, 0)
@@ -238,13 +155,12 @@ class Ipc(Transport):
         self._out: dict[int, _Outbox] = {}
         self._in: dict[int, _Inbox] = {}
 
-    def mailbox(self, source: int, target: int, seconds: float) -> Mailbox:
-        path = self.directory / f"{self._stem}_{source}_{target}"
-        return Mailbox(path, source == self.rank, seconds)
+    def mailbox(self, source: int, target: int) -> Path:
+        return self.directory / f"{self._stem}_{source}_{target}"
 
     def send(self, message: Tensor, peer: int, label: object = "") -> Handle:
         if peer not in self._out:
-            self._out[peer] = _Outbox(self.mailbox(self.rank, peer, _PATIENCE), self)
+            self._out[peer] = _Outbox(self, peer)
         self._out[peer].send(message.view(-1).view(torch.uint8))
         return Later(lambda timeout: None)  # done: its slot has a copy
 
@@ -257,12 +173,7 @@ class Ipc(Transport):
         return Later(lambda timeout: inbox.take(number, flat, timeout.total_seconds()))
 
     def make_slot(self, capacity: int) -> tuple[Slot, Any]:
-        if self.device.type == "cuda":
-            return CudaSlot.make(capacity, self.device)
-        return HostSlot.make(capacity, self.directory)
-
-    def open_slot(self, announcement: Any) -> Slot:
-        return CudaSlot.open(announcement) if self.device.type == "cuda" else HostSlot.open(announcement)
+        return self.slot.make(capacity, self)
 
     def close(self) -> None:
         if self.device.type == "cuda":
@@ -272,77 +183,112 @@ class Ipc(Transport):
         self._in.clear()
         dist.barrier()  # nobody frees memory that another process still has open
         for outbox in self._out.values():
-            outbox.box.close()
+            outbox.close()
         self._out.clear()
         self._exchangers.clear()
 
 
-class _Outbox:
-    """This rank's messages to one peer."""
+class _Mailbox:
+    """One direction of a pair: a file in shared memory through which one process tells another which slot holds the
+    next message. The writer makes the file, the reader opens it and removes its name. No locks: each word is written by
+    one side only, and the word that publishes something is written last, behind a fence.
 
-    def __init__(self, box: Mailbox, transport: Ipc) -> None:
-        self.box, self.transport = box, transport
-        self.number = 0
-        self.slots: list[Slot] = []
-        self.last: list[int] = []
-        """The last message that each slot was used for."""
-
-    def send(self, message: Tensor) -> None:
-        index = self._free(message.numel())
-        if index is None:
-            index = self._new(message.numel())
-        self.number += 1
-        self.last[index] = self.number
-        self.slots[index].fill(message)
-        self.box.post(self.number, index, message.numel())
-
-    def _free(self, size: int) -> int | None:
-        """The smallest slot that is large enough and not in use."""
-        best = None
-        for index, slot in enumerate(self.slots):
-            if slot.capacity >= size and self.box.taken(index) == self.last[index]:
-                if best is None or slot.capacity < self.slots[best].capacity:
-                    best = index
-        return best
-
-    def _new(self, size: int) -> int:
-        if len(self.slots) == SLOTS:
-            poll(lambda: self._free(size) is not None, _PATIENCE)
-            found = self._free(size)
-            assert found is not None
-            return found
-        slot, announcement = self.transport.make_slot(max(_SMALLEST, 1 << (size - 1).bit_length()))
-        self.box.announce(len(self.slots), announcement)
-        self.slots.append(slot)
-        self.last.append(0)
-        return len(self.slots) - 1
-
-
-class _Inbox:
-    """One peer's messages to this rank."""
+    taken[slot]                the last message that the reader has taken out of a slot          (reader writes)
+    record[n mod RECORDS]      number n, slot, bytes: message n lies in that slot                (writer writes)
+    announced[slot]            how to open a slot: a pickled handle, written once                (writer writes)
+    """
 
     def __init__(self, transport: Ipc, peer: int) -> None:
         self.transport, self.peer = transport, peer
         self.number = 0
-        self.box: Mailbox | None = None
+        """Messages so far."""
         self.slots: dict[int, Slot] = {}
+        self._words: Any = None
+        """The file, once it is open."""
+
+    def _open(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, _SIZE)
+        os.close(descriptor)
+        self._words = memoryview(self._map).cast("Q")
+
+    def close(self) -> None:
+        self.slots.clear()
+        if self._words is not None:
+            self._words.release()
+            self._map.close()
+
+
+class _Outbox(_Mailbox):
+    """This rank's messages to one peer."""
+
+    def __init__(self, transport: Ipc, peer: int) -> None:
+        super().__init__(transport, peer)
+        self.last: list[int] = []
+        """The last message that each slot was used for."""
+        path = transport.mailbox(transport.rank, peer)
+        part = path.with_suffix(".part")
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.ftruncate(descriptor, _SIZE)
+        os.rename(part, path)
+        self._open(descriptor)
+
+    def send(self, message: Tensor) -> None:
+        size = message.numel()
+        index = self._free(size)
+        if index is None:
+            index = self._new(size)
+        self.number += 1
+        self.last[index] = self.number
+        self.slots[index].fill(message)
+        at = _RECORD + 4 * (self.number % _RECORDS)
+        self._words[at + 1], self._words[at + 2] = index, size
+        _fence()
+        self._words[at] = self.number
+
+    def _free(self, size: int) -> int | None:
+        """The smallest slot that is large enough and not in use."""
+        taken = self._words[_TAKEN : _TAKEN + len(self.slots)]
+        fit = [i for i, slot in self.slots.items() if slot.capacity >= size and taken[i] == self.last[i]]
+        return min(fit, key=lambda index: self.slots[index].capacity, default=None)
+
+    def _new(self, size: int) -> int:
+        index = len(self.slots)
+        if index == SLOTS:
+            poll(lambda: self._free(size) is not None, _PATIENCE)
+            found = self._free(size)
+            assert found is not None
+            return found
+        self.slots[index], announcement = self.transport.make_slot(max(_SMALLEST, 1 << (size - 1).bit_length()))
+        self.last.append(0)
+        text = pickle.dumps(announcement)
+        assert len(text) <= _ANNOUNCEMENT - 8, f"a slot's handle takes {len(text)} bytes"
+        at = _ANNOUNCED + index * _ANNOUNCEMENT
+        self._map[at + 8 : at + 8 + len(text)] = text
+        _fence()
+        self._words[at // 8] = len(text)
+        return index
+
+
+class _Inbox(_Mailbox):
+    """One peer's messages to this rank, which makes the file with its first."""
 
     def take(self, number: int, message: Tensor, seconds: float) -> None:
-        if self.box is None:  # the peer makes it with its first message
-            self.box = self.transport.mailbox(self.peer, self.transport.rank, seconds)
-        box = self.box
-        poll(lambda: box.arrived(number), seconds)
-        index, size = box.record(number)
+        if self._words is None:
+            path = self.transport.mailbox(self.peer, self.transport.rank)
+            poll(path.exists, seconds)
+            self._open(os.open(path, os.O_RDWR))
+            os.unlink(path)
+        words, at = self._words, _RECORD + 4 * (number % _RECORDS)
+        poll(lambda: words[at] == number, seconds)
+        index, size = words[at + 1], words[at + 2]
         if size != message.numel():
             raise RuntimeError(
                 f"rank {self.peer} sent {size} bytes and rank {self.transport.rank} expects {message.numel()}"
             )
         if index not in self.slots:
-            self.slots[index] = self.transport.open_slot(box.handle(index))
+            begin = _ANNOUNCED + index * _ANNOUNCEMENT
+            announcement = pickle.loads(self._map[begin + 8 : begin + 8 + words[begin // 8]])
+            self.slots[index] = self.transport.slot.open(announcement)
         self.slots[index].empty(message)
-        box.take(number, index)
-
-    def close(self) -> None:
-        self.slots.clear()
-        if self.box is not None:
-            self.box.close()
+        _fence()
+        words[_TAKEN + index] = number

@@ -37,16 +37,14 @@ class Strict(Transport):
     _left: ClassVar[list[Any]] = []
     """Messages of a refused collective: nobody takes them, and gloo closes a connection whose message is dropped."""
 
-    def __init__(self, rank: int) -> None:
-        super().__init__(rank)
+    def __init__(self, rank: int, device: torch.device) -> None:
+        super().__init__(rank, device)
         self._tags = Strict._made % 64 * _TAGS
         Strict._made += 1
         self._messages: dict[int, int] = {}
         """Peer -> messages so far between the two, both directions."""
         self._collectives: dict[int, int] = {}
         """Peer -> collectives so far that both took part in."""
-
-    # -- messages ------------------------------------------------------------------------------------------------
 
     def send(self, message: Tensor, peer: int, label: object = "") -> Handle:
         return self._send(message, peer, self._next(peer), label)
@@ -105,8 +103,6 @@ class Strict(Transport):
                 f"rank {self.rank} hands over a tensor for [{label}] that is not contiguous: shape "
                 f"{tuple(tensor.shape)}, strides {tensor.stride()}"
             )
-
-    # -- collectives ---------------------------------------------------------------------------------------------
 
     def all_reduce(self, tensor: Tensor, group: Any = None, label: object = "") -> Handle:
         start = super().all_reduce

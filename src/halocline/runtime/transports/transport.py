@@ -54,8 +54,8 @@ class Transport(ABC):
     carries_tiles: ClassVar[bool] = False
     """Whether the pixels of tiles take it, too; if not, torch's process groups move them."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, device: torch.device) -> None:
+        self.rank, self.device = rank, device
         self._group: Any = dist.group.WORLD
         self._exchangers: dict[Any, TransportExchanger] = {}
 
@@ -136,8 +136,6 @@ class TransportExchanger(Exchanger):
 
 
 class Gloo(Transport):
-    """TCP between processes, for CPU tensors."""
-
     name = "gloo"
 
     # Straight to the group: dist.isend's checks cost more than a small message.
@@ -207,7 +205,4 @@ def make(name: str, rank: int, device: torch.device) -> Transport:
         raise ValueError(f"transport {name} moves GPU tensors and the device is {device}: use gloo, or --device cuda")
     if name in ("gloo", "strict") and gpu:
         raise ValueError(f"transport {name} moves CPU tensors and the device is {device}: use nccl, ipc or staged")
-    if name == "ipc":
-        return Ipc(rank, device)
-    kinds: dict[str, Callable[[int], Transport]] = {"gloo": Gloo, "nccl": Nccl, "staged": Staged, "strict": Strict}
-    return kinds[name](rank)
+    return next(kind for kind in (Gloo, Nccl, Ipc, Staged, Strict) if kind.name == name)(rank, device)

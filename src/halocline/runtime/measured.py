@@ -91,7 +91,6 @@ def _read_file(path: Path) -> tuple[dict[str, Any], Steps]:
 
 
 def _read_row(row: dict[str, Any], clock: float) -> tuple[int, Event]:
-    """Step and event of a line."""
     args = row["args"]
     instruction = Instruction(row["cat"], args["pipe"], args["stage"], args["microbatch"], args["what"], args["peer"])
     start = clock + row["ts"] / 1e6
@@ -141,7 +140,6 @@ class MeasuredRun:
         return 1 - fmean(share.busy for share in self.shares()) / self.makespan
 
     def shares(self) -> list[RankShare]:
-        """How each rank spent its time."""
         sums = {rank: [0.0] * 4 for rank in range(self.plan.world_size)}
         for event in (event for events in self.counted for event in events):
             row, length = sums[event.rank], event.end - event.start
@@ -194,22 +192,16 @@ class MeasuredRun:
         n = self.plan.ranks_per_replica
         found = []
         for events in self.counted:
-            made = {
-                (event.rank, event.instruction[:4]): event.end for event in events if event.instruction.kind in COMPUTE
-            }
+            made = {(event.rank, event.instruction[:4]): event.end for event in events}
             for event in events:
                 kind, pipe, stage, microbatch, what, peer = event.instruction
                 if kind != RECEIVE or not event.wait:
                     continue
                 source = event.rank // n * n + peer
                 kinds, at = ((FORWARD,), stage) if what == ACTIVATION else ((BACKWARD, BACKWARD_INPUT), stage + 1)
-                ends = [
-                    made[source, (k, pipe, at, microbatch)]
-                    for k in kinds
-                    if (source, (k, pipe, at, microbatch)) in made
-                ]
-                if ends and event.end - event.wait < ends[0]:
-                    found.append(max(0.0, event.end - ends[0]))
+                end = next((made[key] for k in kinds if (key := (source, (k, pipe, at, microbatch))) in made), None)
+                if end is not None and event.end - event.wait < end:
+                    found.append(max(0.0, event.end - end))
         return fmean(found) if found else 0.0
 
     def predicted(self) -> Simulation:
@@ -218,7 +210,6 @@ class MeasuredRun:
 
 
 def read(directory: str | Path) -> MeasuredRun:
-    """The timeline that the ranks of a run wrote into a directory."""
     paths = sorted(Path(directory).glob("rank-*.trace.json"))
     if not paths:
         where = "holds no rank-*.trace.json" if Path(directory).is_dir() else "is no directory"
