@@ -55,7 +55,7 @@ def same(a: Step, b: Step) -> bool:
         x[0] == y[0] and torch.equal(x[1], y[1])
         for p, q in ((a.inputs, b.inputs), (a.targets, b.targets))
         for many, more in zip(p, q)
-        for x, y in zip(many, more)
+        for x, y in zip(many.pieces, more.pieces)
     )
 
 
@@ -73,11 +73,11 @@ def test_pieces_are_parts_of_the_batch(workers: int) -> None:
     for step in loader:
         whole = torch.stack([data.read(s, "input", epoch=step.batch.epoch) for s in step.batch.samples])
         labels = torch.stack([data.read(s, "target") for s in step.batch.samples])
-        assert [box for box, _ in step.inputs[0]] == boxes[:3]
-        for box, piece in step.inputs[0]:
+        assert [box for box, _ in step.inputs[0].pieces] == boxes[:3]
+        for box, piece in step.inputs[0].pieces:
             assert piece.shape == shape(box)
             assert torch.equal(piece, whole[tuple(slice(*i) for i in box)])
-        assert torch.equal(step.targets[0][0][1], labels[1:3])
+        assert torch.equal(step.targets[0].pieces[0][1], labels[1:3])
         assert step.samples == 4
         count += 1
     assert count == len(loader) == 5
@@ -108,14 +108,14 @@ def test_who_needs_nothing_moves_on_all_the_same() -> None:
     samplers = [Sampler(22, 4), Sampler(22, 4)]
     for sampler, reads in zip(samplers, (everything, nothing)):
         for step in steps(Loader(images(), sampler, reads), 8):
-            assert bool(step.inputs[0]) == (reads is everything)
+            assert bool(step.inputs[0].pieces) == (reads is everything)
     assert samplers[0].state() == samplers[1].state()
 
 
 def test_a_smaller_last_batch() -> None:
     loader = Loader(images(10), Sampler(10, 4, drop_last=False, shuffle=False), everything, across_epochs=False)
     for _ in range(2):
-        assert [step.inputs[0][0][1].shape[0] for step in loader] == [4, 4, 2]
+        assert [step.inputs[0].pieces[0][1].shape[0] for step in loader] == [4, 4, 2]
 
 
 def test_reading_leaves_the_random_numbers_alone() -> None:
@@ -200,5 +200,7 @@ def test_mistakes() -> None:
 def test_a_worker_that_is_gone_is_told_with_a_fix() -> None:
     """It was pages of torch's."""
     said = lost_worker(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "))
-    assert said is not None and "(worker (pid 7) is killed by signal: Killed): " in said and "--num-workers" in said
+    assert (
+        said is not None and "(worker (pid 7) is killed by signal: Killed): " in said and "use fewer --workers" in said
+    )
     assert lost_worker(RuntimeError("something else")) is lost_worker(ValueError("DataLoader worker")) is None

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
-from halocline.runtime.batch import Microbatches, to_device
+from halocline.runtime.batch import Microbatches
 from halocline.runtime.boundary.crossing import Crossing
 from halocline.runtime.boundary.message import StageMessages
 from halocline.runtime.boundary.shapes import Detached, Shapes
@@ -56,6 +56,7 @@ from halocline.schedule.instruction import (
     Instruction,
 )
 from halocline.tiling.exchanger import ExchangeTimeout
+from halocline.tiling.patchwork import to_device
 
 
 class Simulated(Protocol):
