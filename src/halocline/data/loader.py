@@ -92,7 +92,6 @@ class Loader:
             _Fetcher(dataset, dtype),
             batch_size=None,
             sampler=self._jobs,
-            collate_fn=_as_is,
             num_workers=workers,
             prefetch_factor=PREFETCH if workers else None,
             persistent_workers=workers > 0,
@@ -210,10 +209,6 @@ def lost_worker(error: Exception) -> str | None:
         return None
     why = str(error).strip().rstrip(".").removeprefix("DataLoader ")
     return f"a process that reads data is gone ({why}): it may have run out of (shared) memory; use fewer --workers"
-
-
-def _as_is(step: Any) -> Any:
-    return step
 
 
 def _be_a_worker(number: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -240,18 +241,12 @@ def _text(path: str, tokenizer: Any = None) -> NDArray:
 
 
 def _blocks(path: str) -> Iterator[list[str]]:
-    lines: list[str] = []
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:  # editors may mark text as UTF-8
-            for line in file:
-                lines.append(line)
-                if len(lines) == _LINES:
-                    yield lines
-                    lines = []
+            while lines := list(islice(file, _LINES)):
+                yield lines
     except UnicodeDecodeError as error:
         raise BadFile(path, f"is not UTF-8 ({error.reason} at byte {error.start}): convert it") from None
-    if lines:
-        yield lines
 
 
 def text_files(root: Path, split: str) -> tuple[list[str], bool]:

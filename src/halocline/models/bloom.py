@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from halocline.models.gpt import GptBlock, GptHead, GptTokens
 from halocline.models.model import CAUSAL, Model
-from halocline.models.transformer import Alibi, FeedForward, SelfAttention, Sizes, language_model
+from halocline.models.transformer import Alibi, FeedForward, Layers, SelfAttention, Sizes, language_model
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def bloom(
     """A causal language model for sequences of any length."""
     attention_dropout = dropout if attention_dropout is None else attention_dropout
     a = Bloom(layers, hidden, heads, vocab, tied, dropout, attention_dropout, eps)
-    made = [
+    made: Layers = [
         ("embedding", partial(NormedTokens, vocab, hidden, eps)),
         *[("block", partial(block, a))] * layers,
         ("head", partial(GptHead, hidden, vocab, eps)),

@@ -20,6 +20,7 @@ from halocline.models.transformer import (
     VOCABULARY,
     Embedding,
     FeedForward,
+    Layers,
     Linear,
     SelfAttention,
     Sizes,
@@ -61,7 +62,7 @@ def gpt(
     attention_dropout = dropout if attention_dropout is None else attention_dropout
     positions = longest(seq, positions)
     a = Gpt(layers, hidden, heads, vocab, tied, dropout, attention_dropout, eps, positions, ff)
-    made = [
+    made: Layers = [
         ("embedding", partial(GptTokens, vocab, hidden)),
         ("embedding", partial(Positions, positions, hidden, dropout)),
         *[("block", partial(block, a))] * layers,

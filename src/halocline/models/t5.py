@@ -11,7 +11,6 @@ first one's, and lays the biases out anew: they are far larger than the states a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -25,6 +24,7 @@ from halocline.models.transformer import (
     Attention,
     Embedding,
     FeedForward,
+    Layers,
     Linear,
     RelativePositions,
     Sizes,
@@ -97,7 +97,7 @@ def t5(
     scaled = tied if scaled is None else scaled
     sizes = decoder_layers, kv, ff, buckets, furthest, activation, scaled
     a = T5(layers, hidden, heads, vocab, tied, dropout, dropout, eps, *sizes)
-    made: list[tuple[str, Callable[[], nn.Module]]] = [
+    made: Layers = [
         ("embedding", partial(T5Tokens, a)),
         *[("encoder", partial(T5Block, a, ENCODER))] * (layers - 1),
         ("encoder", partial(T5Block, a, ENCODER, last=True)),

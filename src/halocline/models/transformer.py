@@ -60,16 +60,14 @@ class Sizes:
         head_features(self.hidden, self.heads)
 
 
+Layers = list[tuple[str, Callable[[], nn.Module]]]
+"""What makes each layer of a model, and what the layer is: embedding, block (or encoder, decoder) or head."""
+
+
 def language_model(
-    name: str,
-    task: str,
-    a: Sizes,
-    seq: int,
-    layers: Sequence[tuple[str, Callable[[], nn.Module]]],
-    tied: Sequence[tuple[str, str]] = (),
+    name: str, task: str, a: Sizes, seq: int, layers: Layers, tied: Sequence[tuple[str, str]] = ()
 ) -> Model:
-    """A model for sequences of `seq` tokens, of `layers` each with its kind: embedding, block (or encoder, decoder) or
-    head. Where `a` says that they are tied, the head is the token table, beside whatever else is `tied`."""
+    """A model for sequences of `seq` tokens. Where `a` says so, the head is the token table; `tied` is what else is."""
     head = [("0.tokens.weight", f"{len(layers) - 1}.logits.weight")] if a.tied else []
     made, kinds = [layer for _, layer in layers], tuple(kind for kind, _ in layers)
     return Model(name, made, task, token_loss, a.vocab, sequence=seq, tied=(*head, *tied), kinds=kinds, architecture=a)
