@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,22 +15,15 @@ import torch
 from halocline.data import BadFile, Dataset, Loader, Sampler, Step, open_dataset, parse_augment
 from halocline.data.loader import lost_worker
 from halocline.tiling.boxes import Box, shape
+from halocline.tiling.patchwork import ReadBoxes
 
 
-@dataclass
-class Wanted:
-    """What a process reads."""
-
-    inputs: list[list[Box]] = field(default_factory=list)
-    targets: list[list[Box]] = field(default_factory=list)
+def everything(samples: int) -> ReadBoxes:
+    return ReadBoxes([[((0, samples), (0, 3), (0, 16), (0, 16))]], [[((0, samples),)]])
 
 
-def everything(samples: int) -> Wanted:
-    return Wanted([[((0, samples), (0, 3), (0, 16), (0, 16))]], [[((0, samples),)]])
-
-
-def nothing(samples: int) -> Wanted:
-    return Wanted([[]], [[]])
+def nothing(samples: int) -> ReadBoxes:
+    return ReadBoxes([[]], [[]])
 
 
 def images(samples: int = 22, **options: object) -> Dataset:
@@ -68,7 +60,7 @@ def test_pieces_are_parts_of_the_batch(workers: int) -> None:
         ((2, 2), (0, 3), (0, 8), (0, 8)),
         ((0, 2), (0, 3), (0, 8), (8, 16)),  # asked for twice, read once
     ]
-    loader = Loader(data, Sampler(len(data), 4), lambda n: Wanted([boxes], [[((1, 3),)]]), workers=workers)
+    loader = Loader(data, Sampler(len(data), 4), lambda n: ReadBoxes([boxes], [[((1, 3),)]]), workers=workers)
     count = 0
     for step in loader:
         whole = torch.stack([data.read(s, "input", epoch=step.batch.epoch) for s in step.batch.samples])
@@ -144,7 +136,7 @@ def test_bytes_are_counted_per_step(tmp_path: Path, workers: int) -> None:
 
     def reading(parts: int) -> int:
         box = ((0, 2), (0, 3), (0, 256 // parts), (0, 256 // parts))
-        loader = Loader(data, Sampler(4, 2), lambda n: Wanted([[box]], [[]]), workers=workers)
+        loader = Loader(data, Sampler(4, 2), lambda n: ReadBoxes([[box]], [[]]), workers=workers)
         read = [step.bytes_read for step in loader]
         assert loader.bytes_read == sum(read)
         loader.close()
@@ -163,7 +155,7 @@ def test_a_bad_file_is_named_once_and_plainly(tmp_path: Path, workers: int) -> N
     path.write_bytes(path.read_bytes()[:2000])
     whole = ((0, 1), (0, 3), (0, 256), (0, 256))
     sampler = Sampler(4, 1, shuffle=False)
-    loader = Loader(data, sampler, lambda n: Wanted([[whole]], [[]]), workers=workers)
+    loader = Loader(data, sampler, lambda n: ReadBoxes([[whole]], [[]]), workers=workers)
     with pytest.raises(BadFile) as caught:
         list(loader)
     assert str(caught.value).startswith(f"{path}: cannot be read (")
@@ -192,9 +184,9 @@ def test_mistakes() -> None:
     with pytest.raises(ValueError, match="-1 workers cannot read"):
         Loader(data, Sampler(22, 4), everything, workers=-1)
     with pytest.raises(ValueError, match="boxes of 2 input tensors are asked for, the data has 1 per sample"):
-        Loader(data, Sampler(22, 4), lambda n: Wanted([[], []], [[]])).next()
+        Loader(data, Sampler(22, 4), lambda n: ReadBoxes([[], []], [[]])).next()
     with pytest.raises(ValueError, match=r"does not fit targets of shape \(\) per sample"):
-        Loader(data, Sampler(22, 4), lambda n: Wanted([[]], [[((0, 2), (0, 4))]])).next()
+        Loader(data, Sampler(22, 4), lambda n: ReadBoxes([[]], [[((0, 2), (0, 4))]])).next()
 
 
 def test_a_worker_that_is_gone_is_told_with_a_fix() -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,21 +17,10 @@ from torch.utils.data import DataLoader
 from halocline.data.dataset import INPUT, TARGET, Dataset, Spec, as_dtype, bytes_read
 from halocline.data.sampler import DealtBatch, Sampler
 from halocline.tiling.boxes import Box, is_empty, shape
-from halocline.tiling.patchwork import Patchwork
+from halocline.tiling.patchwork import Patchwork, ReadBoxes
 
 PREFETCH = 2
 """Steps that each worker reads ahead."""
-
-
-class WantedBoxes(Protocol):
-    """Which boxes of a batch one process needs: for each tensor a list, in the coordinates of the whole batch, samples
-    first, e.g. over (N, C, H, W)."""
-
-    @property
-    def inputs(self) -> Sequence[Sequence[Box]]: ...
-
-    @property
-    def targets(self) -> Sequence[Sequence[Box]]: ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,7 @@ class Step:
         return replace(self, inputs=inputs, targets=targets)
 
 
-_Job: TypeAlias = tuple[DealtBatch, WantedBoxes]
+_Job: TypeAlias = tuple[DealtBatch, ReadBoxes]
 
 
 class Loader:
@@ -72,7 +61,7 @@ class Loader:
         self,
         dataset: Dataset,
         sampler: Sampler,
-        reads: Callable[[int], WantedBoxes],
+        reads: Callable[[int], ReadBoxes],
         *,
         workers: int = 0,
         dtype: torch.dtype = torch.float32,
@@ -136,11 +125,11 @@ class Loader:
 class _Jobs:
     """What is to be read, in order, from where the sampler stands."""
 
-    def __init__(self, sampler: Sampler, reads: Callable[[int], WantedBoxes], across_epochs: bool) -> None:
+    def __init__(self, sampler: Sampler, reads: Callable[[int], ReadBoxes], across_epochs: bool) -> None:
         self.sampler = sampler
         self.reads = reads
         self.across_epochs = across_epochs
-        self.known: dict[int, WantedBoxes] = {}
+        self.known: dict[int, ReadBoxes] = {}
 
     def __iter__(self) -> Iterator[_Job]:
         epoch = self.sampler.epoch

@@ -21,7 +21,6 @@ from halocline.data.folder import SPLIT_FOLDERS
 from halocline.data.objective import (
     CAUSAL,
     MASKED,
-    OBJECTIVES,
     SPANS,
     Specials,
     Tokens,
@@ -58,8 +57,6 @@ def open_corpus(
 ) -> tuple[Sequences, bool]:
     """The sequences of the text at `root`, or `samples` generated ones where that is None, and whether the text is
     split already."""
-    if objective not in OBJECTIVES:
-        raise ValueError(f"{objective!r} is not an objective: use {', '.join(OBJECTIVES)}")
     source: TokenSource
     is_split = False
     if root is None:

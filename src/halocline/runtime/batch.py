@@ -5,7 +5,6 @@ the boxes of it that the rank must read. Knows samples and boxes; nothing of fil
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from halocline.plan.plan import Plan
 from halocline.runtime.boundary.crossing import Crossing, order_of, target_crossing
 from halocline.tiling.boxes import Box, is_empty
-from halocline.tiling.patchwork import Patchwork, shifted
+from halocline.tiling.patchwork import Patchwork, ReadBoxes, shifted
 
 if TYPE_CHECKING:
     from halocline.runtime.boundary.shapes import Shapes
@@ -120,14 +119,6 @@ def _describe(value: Any) -> str:
     if isinstance(value, (tuple, list)) and value:
         return f"a {type(value).__name__} with a {type(next(iter(value))).__name__} in it"
     return "a tensor without dims" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-
-
-@dataclass(frozen=True)
-class ReadBoxes:
-    """The boxes of a batch that one rank needs, batch dim included: a list for each tensor, empty if it needs none."""
-
-    inputs: tuple[tuple[Box, ...], ...]
-    targets: tuple[tuple[Box, ...], ...]
 
 
 def reads(work: Microbatches, shapes: Shapes, inputs: Sequence[Field], targets: Sequence[Field]) -> ReadBoxes:

@@ -52,9 +52,9 @@ def list_schedule(
             team = layout.team(operation.pipe, operation.stage)
             if not all(idle[rank] for rank in team):
                 continue
-            if operation.kind == FORWARD and not bank.admits(operation):
-                continue
             if operation.kind == FORWARD:
+                if not bank.admits(operation):
+                    continue
                 bank.take(operation)
             queues[operation[:3]].pop(0)
             for rank in team:
@@ -66,7 +66,10 @@ def list_schedule(
             left -= 1
         if not running:
             if left:
-                raise ValueError(_starved(plan, cap, weights))
+                raise ValueError(
+                    f"cap = {cap:g} does not hold one microbatch of the largest stage ({max(weights):g}): "
+                    f"use cap = {max(weights):g} or more, more stages, or recompute"
+                )
             break
         now = running[0][0]
         while running and running[0][0] == now:
@@ -92,13 +95,6 @@ def _successor(done: Instruction, stages: int) -> Instruction | None:
             return done._replace(stage=done.stage + 1)
         return done._replace(kind=BACKWARD)
     return done._replace(stage=done.stage - 1) if done.stage else None
-
-
-def _starved(plan: Plan, cap: float, weights: Sequence[float]) -> str:
-    return (
-        f"cap = {cap:g} does not hold one microbatch of the largest stage ({max(weights):g}): "
-        f"use cap = {max(weights):g} or more, more stages, or recompute"
-    )
 
 
 class _Bank:

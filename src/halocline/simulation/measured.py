@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -142,28 +143,24 @@ class MeasuredRun:
 
     def shares(self) -> list[RankShare]:
         """How each rank spent its time."""
+        columns = {FREE: 1, SEND: 2, REDUCE: 3}
         sums = {rank: [0.0] * 4 for rank in range(self.plan.world_size)}
-        for event in (event for events in self.counted for event in events):
+        for event in chain(*self.counted):
             row, length = sums[event.rank], event.end - event.start
             kind = event.instruction.kind
             if kind in COMPUTE or kind == STEP:
                 row[0] += length if kind in COMPUTE else 0.0
                 row[1] += event.wait
-            elif kind == FREE:
-                row[1] += length
-            elif kind == REDUCE:
-                row[3] += length
-            elif kind == SEND:
-                row[2] += length
+            elif kind in columns:
+                row[columns[kind]] += length
         count = len(self.counted)
         return [RankShare(rank, *(value / count for value in row)) for rank, row in sums.items()]
 
     def costs(self) -> Costs:
         """The measured mean duration of each stage and kind, as the simulator takes them."""
         times: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for event in (event for events in self.counted for event in events):
-            instruction = event.instruction
-            times[instruction.kind, instruction.stage].append(event.end - event.start)
+        for event in chain(*self.counted):
+            times[event.instruction.kind, event.instruction.stage].append(event.end - event.start)
 
         def mean(kind: str, stage: int) -> float:
             return fmean(found) if (found := times.get((kind, stage))) else 0.0
@@ -203,13 +200,10 @@ class MeasuredRun:
                     continue
                 source = event.rank // n * n + peer
                 kinds, at = ((FORWARD,), stage) if what == ACTIVATION else ((BACKWARD, BACKWARD_INPUT), stage + 1)
-                ends = [
-                    made[source, (k, pipe, at, microbatch)]
-                    for k in kinds
-                    if (source, (k, pipe, at, microbatch)) in made
-                ]
-                if ends and event.end - event.wait < ends[0]:
-                    found.append(max(0.0, event.end - ends[0]))
+                makers = [(source, (kind, pipe, at, microbatch)) for kind in kinds]
+                end = next((made[maker] for maker in makers if maker in made), None)
+                if end is not None and event.end - event.wait < end:
+                    found.append(max(0.0, event.end - end))
         return fmean(found) if found else 0.0
 
     def predicted(self) -> Simulation:

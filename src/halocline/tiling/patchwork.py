@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,14 @@ from halocline.tiling.boxes import Box, contains, is_empty, slices
 def to_device(tensor: Tensor, device: torch.device | str, copy: bool = False) -> Tensor:
     """A tensor on a device. Nobody waits for a copy from pinned memory; one to the host is read at once."""
     return tensor.to(device, non_blocking=torch.device(device).type == "cuda", copy=copy)
+
+
+@dataclass(frozen=True)
+class ReadBoxes:
+    """The boxes of a batch that one rank needs, batch dim included: a list for each tensor, empty if it needs none."""
+
+    inputs: Sequence[Sequence[Box]]
+    targets: Sequence[Sequence[Box]]
 
 
 class Patchwork:
