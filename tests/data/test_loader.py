@@ -70,7 +70,7 @@ def test_pieces_are_parts_of_the_batch(workers: int) -> None:
             assert piece.shape == shape(box)
             assert torch.equal(piece, whole[tuple(slice(*i) for i in box)])
         assert torch.equal(step.targets[0].pieces[0][1], labels[1:3])
-        assert step.samples == 4
+        assert len(step.batch.samples) == step.inputs[0].shape[0] == 4
         count += 1
     assert count == len(loader) == 5
     loader.close()

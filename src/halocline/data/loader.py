@@ -34,10 +34,6 @@ class Step:
     """From files, for this step."""
 
     @property
-    def samples(self) -> int:
-        return len(self.batch.samples)
-
-    @property
     def target(self) -> Any:
         """The targets as a loss takes them: one, or a tuple of them."""
         return self.targets[0] if len(self.targets) == 1 else tuple(self.targets)
@@ -73,7 +69,6 @@ class Loader:
         self.sampler = sampler
         self.bytes_read = 0
         """From files, for all steps handed out."""
-        self._across = across_epochs
         self._jobs = _Jobs(sampler, reads, across_epochs)
         self._stream: Iterator[Step | Exception] | None = None
         self._expected: tuple[int, int] | None = None
@@ -112,7 +107,7 @@ class Loader:
         self.sampler.advance(got.batch)
         self.bytes_read += got.bytes_read
         self._expected = (self.sampler.epoch, self.sampler.position)
-        if not self._across and self.sampler.epoch != got.batch.epoch:
+        if not self._jobs.across_epochs and self.sampler.epoch != got.batch.epoch:
             self._stream = None
         return got
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
@@ -14,6 +14,7 @@ from halocline.schedule.gpipe import gpipe
 from halocline.schedule.instruction import Instruction, Orders, Schedule
 from halocline.schedule.interleaved import interleaved
 from halocline.schedule.layer import layer
+from halocline.schedule.list_scheduler import PerStage
 from halocline.schedule.lower import lower
 from halocline.schedule.one_forward_one_backward import early_recompute, one_forward_one_backward
 from halocline.schedule.zero_bubble import zero_bubble
@@ -29,13 +30,7 @@ ONE_PIPE: dict[str, Callable[[Plan, int], list[Instruction]]] = {
 """Schedules in closed form: the order of one place of the pipe."""
 
 
-def generate(
-    plan: Plan,
-    *,
-    weights: Sequence[float] | None = None,
-    forward: Sequence[float] | None = None,
-    backward: Sequence[float] | None = None,
-) -> Schedule:
+def generate(plan: Plan, *, weights: PerStage = None, forward: PerStage = None, backward: PerStage = None) -> Schedule:
     """The plan's schedule, proved by the checker. Durations and activation weights per stage steer `capped` only."""
     layout = Layout(plan)
     schedule = lower(plan, layout, orders(plan, layout, weights, forward, backward))
@@ -44,11 +39,7 @@ def generate(
 
 
 def orders(
-    plan: Plan,
-    layout: Layout,
-    weights: Sequence[float] | None = None,
-    forward: Sequence[float] | None = None,
-    backward: Sequence[float] | None = None,
+    plan: Plan, layout: Layout, weights: PerStage = None, forward: PerStage = None, backward: PerStage = None
 ) -> Orders:
     """The compute order of every rank of a replica."""
     if plan.schedule == "gems":

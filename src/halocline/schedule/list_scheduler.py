@@ -15,15 +15,18 @@ from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.schedule.instruction import BACKWARD, FORWARD, Instruction, Orders
 
+PerStage = Sequence[float] | None
+"""A number for each stage, or what suits all."""
+
 
 def list_schedule(
     plan: Plan,
     layout: Layout,
     *,
     cap: float,
-    weights: Sequence[float] | None = None,
-    forward: Sequence[float] | None = None,
-    backward: Sequence[float] | None = None,
+    weights: PerStage = None,
+    forward: PerStage = None,
+    backward: PerStage = None,
 ) -> Orders:
     """Orders that keep every rank's live activations at or below `cap`.
 

@@ -36,8 +36,8 @@ def evaluate(engine: Engine, batches: Iterable[Step], model: Model) -> dict[str,
     asked = measures(model)
     totals = dict.fromkeys(asked, 0.0)
     loss, samples = 0.0, 0
-    for batch in batches:
-        found = engine.evaluate(batch.inputs, batch.target, asked)
+    for step in batches:
+        found = engine.evaluate(step.inputs, step.target, asked)
         loss += found.loss * found.samples
         samples += found.samples
         for name, value in found.totals.items():

@@ -135,13 +135,13 @@ class Trainer:
                 stack.callback(trace.close)
             while self.engine.steps < self.total and not stop and not self.equipment.finished:
                 began = time.monotonic()
-                batch = self.batches.next()
+                step = self.batches.next()
                 rate = self.rate.at(self.engine.steps)
                 set_learning_rate(self.engine.optimizers.values(), rate)
-                result = self.engine.step(batch.inputs, batch.target)
+                result = self.engine.step(step.inputs, step.target)
                 self.loss = result.loss
                 stop = interrupt.agreed(self.world)
-                self._note(metrics, batch, result, rate, time.monotonic() - began)
+                self._note(metrics, step, result, rate, time.monotonic() - began)
                 ended = self.engine.steps == self.total
                 if (self._due(self.settings.run.eval_every) or ended) and not stop:
                     self._evaluate(metrics)
@@ -154,14 +154,14 @@ class Trainer:
         """Whether it is time for something that is done every so many steps, or at the end of an epoch."""
         return self.engine.steps % every == 0 if every else self.batches.sampler.position == 0
 
-    def _note(self, metrics: Metrics | None, batch: Step, result: StepResult, rate: float, seconds: float) -> None:
+    def _note(self, metrics: Metrics | None, step: Step, result: StepResult, rate: float, seconds: float) -> None:
         """Tell people and files how the step went."""
         if metrics is None:
             return
         self.speed.add(result.samples, seconds)
         unit = "tokens" if self.model.sequence else "images"
         speed = self.speed.samples_per_second * max(1, self.model.sequence)
-        epoch = batch.batch.epoch
+        epoch = step.batch.epoch
         facts = {"epoch": epoch, "loss": result.loss, "lr": rate, "samples": result.samples, "seconds": seconds}
         facts |= {f"{unit}_per_second": speed, "memory": (memory := self._memory())}
         if result.skipped:
