@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,22 +15,15 @@ import torch
 from halocline.data import BadFile, Dataset, Loader, Sampler, Step, open_dataset, parse_augment
 from halocline.data.loader import lost_worker
 from halocline.tiling.boxes import Box, shape
+from halocline.tiling.patchwork import ReadBoxes
 
 
-@dataclass
-class Wanted:
-    """What a process reads."""
-
-    inputs: list[list[Box]] = field(default_factory=list)
-    targets: list[list[Box]] = field(default_factory=list)
+def everything(samples: int) -> ReadBoxes:
+    return ReadBoxes([[((0, samples), (0, 3), (0, 16), (0, 16))]], [[((0, samples),)]])
 
 
-def everything(samples: int) -> Wanted:
-    return Wanted([[((0, samples), (0, 3), (0, 16), (0, 16))]], [[((0, samples),)]])
-
-
-def nothing(samples: int) -> Wanted:
-    return Wanted([[]], [[]])
+def nothing(samples: int) -> ReadBoxes:
+    return ReadBoxes([[]], [[]])
 
 
 def images(samples: int = 22, **options: object) -> Dataset:
@@ -55,7 +47,7 @@ def same(a: Step, b: Step) -> bool:
         x[0] == y[0] and torch.equal(x[1], y[1])
         for p, q in ((a.inputs, b.inputs), (a.targets, b.targets))
         for many, more in zip(p, q)
-        for x, y in zip(many, more)
+        for x, y in zip(many.pieces, more.pieces)
     )
 
 
@@ -68,17 +60,17 @@ def test_pieces_are_parts_of_the_batch(workers: int) -> None:
         ((2, 2), (0, 3), (0, 8), (0, 8)),
         ((0, 2), (0, 3), (0, 8), (8, 16)),  # asked for twice, read once
     ]
-    loader = Loader(data, Sampler(len(data), 4), lambda n: Wanted([boxes], [[((1, 3),)]]), workers=workers)
+    loader = Loader(data, Sampler(len(data), 4), lambda n: ReadBoxes([boxes], [[((1, 3),)]]), workers=workers)
     count = 0
     for step in loader:
         whole = torch.stack([data.read(s, "input", epoch=step.batch.epoch) for s in step.batch.samples])
         labels = torch.stack([data.read(s, "target") for s in step.batch.samples])
-        assert [box for box, _ in step.inputs[0]] == boxes[:3]
-        for box, piece in step.inputs[0]:
+        assert [box for box, _ in step.inputs[0].pieces] == boxes[:3]
+        for box, piece in step.inputs[0].pieces:
             assert piece.shape == shape(box)
             assert torch.equal(piece, whole[tuple(slice(*i) for i in box)])
-        assert torch.equal(step.targets[0][0][1], labels[1:3])
-        assert step.samples == 4
+        assert torch.equal(step.targets[0].pieces[0][1], labels[1:3])
+        assert len(step.batch.samples) == step.inputs[0].shape[0] == 4
         count += 1
     assert count == len(loader) == 5
     loader.close()
@@ -108,14 +100,14 @@ def test_who_needs_nothing_moves_on_all_the_same() -> None:
     samplers = [Sampler(22, 4), Sampler(22, 4)]
     for sampler, reads in zip(samplers, (everything, nothing)):
         for step in steps(Loader(images(), sampler, reads), 8):
-            assert bool(step.inputs[0]) == (reads is everything)
+            assert bool(step.inputs[0].pieces) == (reads is everything)
     assert samplers[0].state() == samplers[1].state()
 
 
 def test_a_smaller_last_batch() -> None:
     loader = Loader(images(10), Sampler(10, 4, drop_last=False, shuffle=False), everything, across_epochs=False)
     for _ in range(2):
-        assert [step.inputs[0][0][1].shape[0] for step in loader] == [4, 4, 2]
+        assert [step.inputs[0].pieces[0][1].shape[0] for step in loader] == [4, 4, 2]
 
 
 def test_reading_leaves_the_random_numbers_alone() -> None:
@@ -144,7 +136,7 @@ def test_bytes_are_counted_per_step(tmp_path: Path, workers: int) -> None:
 
     def reading(parts: int) -> int:
         box = ((0, 2), (0, 3), (0, 256 // parts), (0, 256 // parts))
-        loader = Loader(data, Sampler(4, 2), lambda n: Wanted([[box]], [[]]), workers=workers)
+        loader = Loader(data, Sampler(4, 2), lambda n: ReadBoxes([[box]], [[]]), workers=workers)
         read = [step.bytes_read for step in loader]
         assert loader.bytes_read == sum(read)
         loader.close()
@@ -163,7 +155,7 @@ def test_a_bad_file_is_named_once_and_plainly(tmp_path: Path, workers: int) -> N
     path.write_bytes(path.read_bytes()[:2000])
     whole = ((0, 1), (0, 3), (0, 256), (0, 256))
     sampler = Sampler(4, 1, shuffle=False)
-    loader = Loader(data, sampler, lambda n: Wanted([[whole]], [[]]), workers=workers)
+    loader = Loader(data, sampler, lambda n: ReadBoxes([[whole]], [[]]), workers=workers)
     with pytest.raises(BadFile) as caught:
         list(loader)
     assert str(caught.value).startswith(f"{path}: cannot be read (")
@@ -192,13 +184,15 @@ def test_mistakes() -> None:
     with pytest.raises(ValueError, match="-1 workers cannot read"):
         Loader(data, Sampler(22, 4), everything, workers=-1)
     with pytest.raises(ValueError, match="boxes of 2 input tensors are asked for, the data has 1 per sample"):
-        Loader(data, Sampler(22, 4), lambda n: Wanted([[], []], [[]])).next()
+        Loader(data, Sampler(22, 4), lambda n: ReadBoxes([[], []], [[]])).next()
     with pytest.raises(ValueError, match=r"does not fit targets of shape \(\) per sample"):
-        Loader(data, Sampler(22, 4), lambda n: Wanted([[]], [[((0, 2), (0, 4))]])).next()
+        Loader(data, Sampler(22, 4), lambda n: ReadBoxes([[]], [[((0, 2), (0, 4))]])).next()
 
 
 def test_a_worker_that_is_gone_is_told_with_a_fix() -> None:
     """It was pages of torch's."""
     said = lost_worker(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "))
-    assert said is not None and "(worker (pid 7) is killed by signal: Killed): " in said and "--num-workers" in said
+    assert (
+        said is not None and "(worker (pid 7) is killed by signal: Killed): " in said and "use fewer --workers" in said
+    )
     assert lost_worker(RuntimeError("something else")) is lost_worker(ValueError("DataLoader worker")) is None

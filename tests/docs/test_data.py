@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ import torch
 from halocline.data import Augment, Loader, Sampler
 from halocline.data.folder import SPLIT_FOLDERS
 from halocline.data.objective import OBJECTIVES
+from halocline.tiling.patchwork import ReadBoxes
 
 TEXT = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 
@@ -22,11 +22,12 @@ def test_the_dataset_of_the_page_loads() -> None:
     exec(blocks[0], names)
     data = names["Squares"]()
     box = ((0, 4), (0, 1), (0, 32), (32, 64))
-    loader = Loader(data, Sampler(len(data), 4), lambda n: SimpleNamespace(inputs=[[box]], targets=[[((0, 4),)]]))
+    loader = Loader(data, Sampler(len(data), 4), lambda n: ReadBoxes([[box]], [[((0, 4),)]]))
     step = loader.next()
-    assert step.inputs[0][0][1].shape == (4, 1, 32, 32)
-    assert step.targets[0][0][1].tolist() == [sample % 2 for sample in step.batch.samples]
-    assert torch.equal(step.inputs[0][0][1][:, 0, 0, 0], torch.tensor(step.batch.samples) / 1000)
+    ((_, images),), ((_, labels),) = step.inputs[0].pieces, step.target.pieces
+    assert images.shape == (4, 1, 32, 32)
+    assert labels.tolist() == [sample % 2 for sample in step.batch.samples]
+    assert torch.equal(images[:, 0, 0, 0], torch.tensor(step.batch.samples) / 1000)
 
 
 def test_every_word_is_on_the_page() -> None:

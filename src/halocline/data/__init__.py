@@ -6,7 +6,7 @@ Knows files, pixels, tokens and samples; nothing of ranks or models.
 from halocline.data.augment import Augment, parse_augment
 from halocline.data.dataset import IGNORED, Dataset, Spec, Subset
 from halocline.data.images import Images, Source
-from halocline.data.loader import Loader, Step, WantedBoxes
+from halocline.data.loader import Loader, Step
 from halocline.data.opening import open_dataset
 from halocline.data.picture import BadFile
 from halocline.data.sampler import Sampler
@@ -23,7 +23,6 @@ __all__ = [
     "Spec",
     "Step",
     "Subset",
-    "WantedBoxes",
     "open_dataset",
     "parse_augment",
 ]

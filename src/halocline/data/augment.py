@@ -76,27 +76,6 @@ def centred(size: tuple[int, int], source: tuple[int, int]) -> View:
 
 
 @dataclass(frozen=True)
-class Colour:
-    """A change of colours, pixel by pixel; 1 changes nothing."""
-
-    brightness: float = 1.0
-    contrast: float = 1.0
-    saturation: float = 1.0
-
-    def apply(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-        """For values in [0, 1], channels first. Saturation is for three channels; others have none to change."""
-        if self.brightness != 1:
-            pixels = np.clip(pixels * np.float32(self.brightness), 0, 1)
-        if self.contrast != 1:
-            pixels = np.clip((pixels - np.float32(_GREY)) * np.float32(self.contrast) + np.float32(_GREY), 0, 1)
-        if self.saturation != 1 and len(pixels) == 3:
-            red, green, blue = (np.float32(weight) * plane for weight, plane in zip(_LUMA, pixels))
-            grey = red + green + blue
-            pixels = np.clip((pixels - grey) * np.float32(self.saturation) + grey, 0, 1)
-        return pixels
-
-
-@dataclass(frozen=True)
 class Augment:
     """What may be changed."""
 
@@ -143,17 +122,26 @@ class Augment:
             flip_columns ^= turns in (2, 3)
         return dataclasses.replace(view, transpose=transpose, flip_rows=flip_rows, flip_columns=flip_columns)
 
-    def colour(self, draw: tuple[int, int, int]) -> Colour:
-        """The colours of a draw (seed, epoch, sample)."""
-
-        def factor(strength: float, purpose: int) -> float:
-            return 1 + strength * (2 * chance.uniform(*draw, purpose) - 1) if strength else 1.0
-
-        return Colour(
-            factor(self.brightness, _BRIGHTNESS),
-            factor(self.contrast, _CONTRAST),
-            factor(self.saturation, _SATURATION),
+    def coloured(self, pixels: NDArray[np.float32], draw: tuple[int, int, int]) -> NDArray[np.float32]:
+        """Values in [0, 1], channels first, changed pixel by pixel as a draw (seed, epoch, sample) says; a factor of
+        1 changes nothing. Saturation is for three channels; others have none to change."""
+        brightness, contrast, saturation = (
+            1 + strength * (2 * chance.uniform(*draw, purpose) - 1)
+            for strength, purpose in (
+                (self.brightness, _BRIGHTNESS),
+                (self.contrast, _CONTRAST),
+                (self.saturation, _SATURATION),
+            )
         )
+        if brightness != 1:
+            pixels = np.clip(pixels * np.float32(brightness), 0, 1)
+        if contrast != 1:
+            pixels = np.clip((pixels - np.float32(_GREY)) * np.float32(contrast) + np.float32(_GREY), 0, 1)
+        if saturation != 1 and len(pixels) == 3:
+            red, green, blue = (np.float32(weight) * plane for weight, plane in zip(_LUMA, pixels))
+            grey = red + green + blue
+            pixels = np.clip((pixels - grey) * np.float32(saturation) + grey, 0, 1)
+        return pixels
 
 
 def parse_augment(text: str) -> Augment | None:

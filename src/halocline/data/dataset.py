@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,8 +25,7 @@ IGNORED = -100
 """The target of a pixel or token that does not count (what `torch.nn.functional.cross_entropy` leaves out)."""
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(NamedTuple):
     """One tensor of a sample."""
 
     shape: tuple[int, ...]
@@ -91,6 +89,11 @@ def bytes_read(dataset: Dataset) -> int:
 def skipped(dataset: Dataset) -> tuple[str, ...]:
     """The files that a dataset leaves out because they are bad."""
     return getattr(dataset, "skipped", ())
+
+
+def as_dtype(specs: Sequence[Spec], dtype: torch.dtype) -> tuple[Spec, ...]:
+    """The tensors of samples whose values, if they are not whole numbers, are handed out as `dtype`."""
+    return tuple(spec._replace(dtype=dtype) if spec.dtype.is_floating_point else spec for spec in specs)
 
 
 def full_box(spec: Spec) -> Box:

@@ -162,8 +162,6 @@ class Files:
         stops = bad == STOP or known_bad is not None  # who was told must not leave out others than the rest does
         masks = listing.masks or (None,) * len(listing.images)
         pairs = list(zip(listing.images, masks))
-        if self.image is None:
-            self.image = self._first_size([pair for pair in pairs if pair[0] not in left_out], thorough, stops)
 
         def checked(pair: tuple[str, str | None]) -> tuple[int, int] | BadFile:
             if pair[0] in left_out:
@@ -171,8 +169,12 @@ class Files:
             try:
                 return self._check_file(*pair, thorough)
             except BadFile as error:
+                if stops:
+                    raise
                 return error
 
+        if self.image is None:  # the first good file's: a bad one's would be asked of all the others
+            self.image = next((size for size in map(checked, pairs) if not isinstance(size, BadFile)), None)
         sizes: list[tuple[int, int]] = []
         reasons: dict[str, str] = {}
         with ThreadPoolExecutor(CHECKERS) as pool:
@@ -180,24 +182,11 @@ class Files:
                 block = pairs[start : start + _BLOCK]
                 for (path, _), result in zip(block, pool.map(checked, block)):
                     if isinstance(result, BadFile):
-                        if stops and path not in left_out:
-                            pool.shutdown(wait=False, cancel_futures=True)
-                            raise result
                         reasons[path] = str(result)
                     sizes.append((0, 0) if isinstance(result, BadFile) else result)
                     if progress:
                         progress(len(sizes), len(pairs))
         return sizes, reasons
-
-    def _first_size(self, pairs: list[tuple[str, str | None]], thorough: bool, stops: bool) -> tuple[int, int] | None:
-        """The size of the first good file; a bad one's would be asked of all the others."""
-        for path, mask in pairs:
-            try:
-                return self._check_file(path, mask, thorough)
-            except BadFile:
-                if stops:
-                    raise
-        return None
 
     def _check_file(self, path: str, mask: str | None, thorough: bool) -> tuple[int, int]:
         picture = open_picture(path, self.level)

@@ -113,7 +113,7 @@ class Images:
             if not is_empty(inside):
                 pixels[(slice(None), *slices(inside, seen))] = self.source.pixels(sample, inside)
         if self.augment:
-            pixels = self.augment.colour(draw).apply(pixels)
+            pixels = self.augment.coloured(pixels, draw)
         if self._mean is not None:
             pixels = pixels - self._mean
         if self._std is not None:

@@ -7,77 +7,60 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from halocline.data.dataset import INPUT, TARGET, Dataset, Spec, bytes_read
+from halocline.data.dataset import INPUT, TARGET, Dataset, Spec, as_dtype, bytes_read
 from halocline.data.sampler import DealtBatch, Sampler
 from halocline.tiling.boxes import Box, is_empty, shape
+from halocline.tiling.patchwork import Patchwork, ReadBoxes
 
 PREFETCH = 2
 """Steps that each worker reads ahead."""
 
-Piece: TypeAlias = tuple[Box, Tensor]
-"""A box of a batch, samples first, e.g. over (N, C, H, W), and what is in it."""
-
-
-class WantedBoxes(Protocol):
-    """Which boxes of a batch one process needs: for each tensor a list, in the coordinates of the whole batch."""
-
-    @property
-    def inputs(self) -> Sequence[Sequence[Box]]: ...
-
-    @property
-    def targets(self) -> Sequence[Sequence[Box]]: ...
-
 
 @dataclass(frozen=True)
 class Step:
-    """One batch, as far as it was asked for."""
+    """One batch, as far as it was asked for: a patchwork without pieces where this process needs none."""
 
     batch: DealtBatch
-    inputs: list[list[Piece]]
-    """For each input tensor its pieces; none where this process needs none."""
-    targets: list[list[Piece]]
+    inputs: list[Patchwork]
+    targets: list[Patchwork]
     bytes_read: int = 0
     """From files, for this step."""
 
     @property
-    def samples(self) -> int:
-        return len(self.batch.samples)
+    def target(self) -> Any:
+        """The targets as a loss takes them: one, or a tuple of them."""
+        return self.targets[0] if len(self.targets) == 1 else tuple(self.targets)
 
     def pin_memory(self) -> Step:
         """Called by the thread that pins what goes to a GPU."""
-
-        def pinned(tensors: list[list[Piece]]) -> list[list[Piece]]:
-            return [[(box, tensor.pin_memory()) for box, tensor in pieces] for pieces in tensors]
-
-        return Step(self.batch, pinned(self.inputs), pinned(self.targets), self.bytes_read)
+        inputs, targets = ([tensor.pin_memory() for tensor in tensors] for tensors in (self.inputs, self.targets))
+        return replace(self, inputs=inputs, targets=targets)
 
 
-class _Job(NamedTuple):
-    batch: DealtBatch
-    inputs: tuple[tuple[Box, ...], ...]
-    targets: tuple[tuple[Box, ...], ...]
+_Job: TypeAlias = tuple[DealtBatch, ReadBoxes]
 
 
 class Loader:
     """Iterating gives the steps that are left of the sampler's epoch, and moves the sampler as it hands them out.
 
     `reads` says which boxes of a batch of so many samples this process needs. A process that needs nothing gets steps
-    without pieces, and its sampler moves all the same."""
+    without pieces, and its sampler moves all the same. Values that are not whole numbers are handed out as `dtype`."""
 
     def __init__(
         self,
         dataset: Dataset,
         sampler: Sampler,
-        reads: Callable[[int], WantedBoxes],
+        reads: Callable[[int], ReadBoxes],
         *,
         workers: int = 0,
+        dtype: torch.dtype = torch.float32,
         across_epochs: bool = True,
         pin: bool = False,
     ) -> None:
@@ -86,15 +69,13 @@ class Loader:
         self.sampler = sampler
         self.bytes_read = 0
         """From files, for all steps handed out."""
-        self._across = across_epochs
         self._jobs = _Jobs(sampler, reads, across_epochs)
         self._stream: Iterator[Step | Exception] | None = None
         self._expected: tuple[int, int] | None = None
         self._steps: DataLoader[Step | Exception] = DataLoader(
-            _Fetcher(dataset),
+            _Fetcher(dataset, dtype),
             batch_size=None,
             sampler=self._jobs,
-            collate_fn=_as_is,
             num_workers=workers,
             prefetch_factor=PREFETCH if workers else None,
             persistent_workers=workers > 0,
@@ -126,7 +107,7 @@ class Loader:
         self.sampler.advance(got.batch)
         self.bytes_read += got.bytes_read
         self._expected = (self.sampler.epoch, self.sampler.position)
-        if not self._across and self.sampler.epoch != got.batch.epoch:
+        if not self._jobs.across_epochs and self.sampler.epoch != got.batch.epoch:
             self._stream = None
         return got
 
@@ -139,11 +120,11 @@ class Loader:
 class _Jobs:
     """What is to be read, in order, from where the sampler stands."""
 
-    def __init__(self, sampler: Sampler, reads: Callable[[int], WantedBoxes], across_epochs: bool) -> None:
+    def __init__(self, sampler: Sampler, reads: Callable[[int], ReadBoxes], across_epochs: bool) -> None:
         self.sampler = sampler
         self.reads = reads
         self.across_epochs = across_epochs
-        self.known: dict[int, tuple[tuple[tuple[Box, ...], ...], tuple[tuple[Box, ...], ...]]] = {}
+        self.known: dict[int, ReadBoxes] = {}
 
     def __iter__(self) -> Iterator[_Job]:
         epoch = self.sampler.epoch
@@ -152,40 +133,41 @@ class _Jobs:
                 return
             samples = len(batch.samples)
             if samples not in self.known:
-                reads = self.reads(samples)
-                self.known[samples] = tuple(map(tuple, reads.inputs)), tuple(map(tuple, reads.targets))
-            yield _Job(batch, *self.known[samples])
+                self.known[samples] = self.reads(samples)
+            yield batch, self.known[samples]
 
 
 class _Fetcher(torch.utils.data.Dataset["Step | Exception"]):
     """Reads jobs, in a worker or in the training process. A failure is handed over rather than raised, so that its
     message arrives as it was written."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, dtype: torch.dtype) -> None:
         self.dataset = dataset
+        self.inputs, self.targets = as_dtype(dataset.inputs, dtype), as_dtype(dataset.targets, dtype)
 
     def __getitem__(self, job: _Job) -> Step | Exception:
+        batch, wanted = job
         before = bytes_read(self.dataset)
         try:
-            inputs = self._tensors(INPUT, self.dataset.inputs, job.inputs, job.batch)
-            targets = self._tensors(TARGET, self.dataset.targets, job.targets, job.batch)
+            inputs = self._tensors(INPUT, self.inputs, wanted.inputs, batch)
+            targets = self._tensors(TARGET, self.targets, wanted.targets, batch)
         except Exception as error:
             return error
-        return Step(job.batch, inputs, targets, bytes_read(self.dataset) - before)
+        return Step(batch, inputs, targets, bytes_read(self.dataset) - before)
 
     def _tensors(
-        self, what: str, specs: tuple[Spec, ...], boxes: tuple[tuple[Box, ...], ...], batch: DealtBatch
-    ) -> list[list[Piece]]:
+        self, what: str, specs: Sequence[Spec], boxes: Sequence[Sequence[Box]], batch: DealtBatch
+    ) -> list[Patchwork]:
         if boxes and len(boxes) != len(specs):
             raise ValueError(
                 f"boxes of {len(boxes)} {what} tensors are asked for, the data has {len(specs)} per sample: "
                 f"train a model that suits the data"
             )
-        asked = boxes or ((),) * len(specs)
-        return [
-            [(box, self._piece(what, part, spec, box, batch)) for box in dict.fromkeys(wanted)]
-            for part, (spec, wanted) in enumerate(zip(specs, asked))
-        ]
+        made = []
+        for part, (spec, wanted) in enumerate(zip(specs, boxes or ((),) * len(specs))):
+            pieces = [(box, self._piece(what, part, spec, box, batch)) for box in dict.fromkeys(wanted)]
+            made.append(Patchwork((len(batch.samples), *spec.shape), spec.dtype, pieces))
+        return made
 
     def _piece(self, what: str, part: int, spec: Spec, box: Box, batch: DealtBatch) -> Tensor:
         if len(box) != 1 + len(spec.shape):
@@ -202,7 +184,7 @@ class _Fetcher(torch.utils.data.Dataset["Step | Exception"]):
             self.dataset.read(sample, what, pixels, part=part, epoch=batch.epoch)[channels]
             for sample in batch.samples[slice(*box[0])]
         ]
-        return torch.stack(read) if len(read) > 1 else read[0][None]
+        return (torch.stack(read) if len(read) > 1 else read[0][None]).to(spec.dtype)
 
 
 def lost_worker(error: Exception) -> str | None:
@@ -210,11 +192,7 @@ def lost_worker(error: Exception) -> str | None:
     if not (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
         return None
     why = str(error).strip().rstrip(".").removeprefix("DataLoader ")
-    return f"a process that reads data is gone ({why}): it may have run out of (shared) memory; use fewer --num-workers"
-
-
-def _as_is(step: Any) -> Any:
-    return step
+    return f"a process that reads data is gone ({why}): it may have run out of (shared) memory; use fewer --workers"
 
 
 def _be_a_worker(number: int) -> None:

@@ -105,9 +105,7 @@ def _parts(total: int, count: int, draw: int) -> NDArray[np.int64]:
 
 
 def _filled(tokens: Tokens, length: int, value: int) -> Tokens:
-    result = np.full(length, value, np.int64)
-    result[: len(tokens)] = tokens
-    return result
+    return np.pad(tokens, (0, length - len(tokens)), constant_values=value)
 
 
 def _uniform(start: int, count: int) -> NDArray[np.float64]:

@@ -117,7 +117,7 @@ def open_dataset(
 
 def _given(datapath: str | Path | None) -> Path:
     if datapath is None:
-        raise ValueError("this data lies in files: give their folder as --datapath")
+        raise ValueError("this data lies in files: give their folder as --data DIR")
     return Path(datapath).expanduser()
 
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,34 +37,36 @@ class BadFile(ValueError):
         return f"{self.path}: {self.reason}"
 
 
-class Picture(Protocol):
+class Picture(ABC):
     """An image file, opened. Sizes and boxes are of the pyramid's level that was asked for."""
 
-    @property
-    def size(self) -> tuple[int, int]: ...
+    path: str
+    size: tuple[int, int]
+    channels: int
+    """Alpha included."""
+    alpha = False
+    """Whether the last channel says how opaque a pixel is."""
+    white: float
+    """The value that counts as 1; 0 for files whose values are taken as they are."""
+    band: int
+    """Rows that a thorough check decodes at once."""
 
     @property
-    def channels(self) -> int:
-        """Alpha included."""
-
-    @property
-    def alpha(self) -> bool:
-        """Whether the last channel says how opaque a pixel is."""
-
-    @property
-    def white(self) -> float:
-        """The value that counts as 1; 0 for files whose values are taken as they are."""
-
-    @property
+    @abstractmethod
     def bytes_read(self) -> int:
         """From the file, so far."""
 
+    @abstractmethod
     def read(self, box: Box) -> NDArray:
         """The pixels of a box inside the image, channels first."""
 
     def check(self, thorough: bool) -> None:
         """Raises where the file is damaged, as far as can be told without decoding it, or with it."""
+        if thorough:
+            for top in range(0, self.size[0], self.band):
+                self.read(((top, min(top + self.band, self.size[0])), (0, self.size[1])))
 
+    @abstractmethod
     def close(self) -> None: ...
 
 
@@ -137,15 +140,16 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _LIMIT = threading.Lock()
 
 
-class RasterPicture:
+class RasterPicture(Picture):
     """A file that can only be decoded whole: PNG, JPEG and others that Pillow knows. A box costs the whole file.
     Keeps no file open and no pixels."""
 
+    bytes_read = 0
+
     def __init__(self, path: str, indices: bool = False) -> None:
         self.path = path
-        self.bytes_read = 0
         with self._opened() as image:
-            self.size: tuple[int, int] = (image.height, image.width)
+            self.size = (image.height, image.width)
             deep = _deep_mode(path)
             self._mode = deep or _mode(image, indices)
             self._deep = deep is not None
@@ -227,7 +231,7 @@ BLOCK = 512
 _BACKGROUND = "openslide.background-color"
 
 
-class SlidePicture:
+class SlidePicture(Picture):
     """A whole-slide image of a scanner's own format (SVS, NDPI, MRXS and others) at a level of its pyramid: RGB, the
     parts that were not scanned in the slide's background colour.
 
@@ -236,8 +240,8 @@ class SlidePicture:
     """
 
     channels = 3
-    alpha = False
     white = 255.0
+    band = BLOCK
 
     def __init__(self, path: str, level: int = 0) -> None:
         openslide = needed("openslide", f"{path} needs OpenSlide: install halocline[wsi], or save it as a tiled TIFF")
@@ -252,7 +256,7 @@ class SlidePicture:
             raise BadFile(path, f"has {levels} levels and no level {level}: use 0 to {levels - 1}")
         self._level = level
         width, height = self._slide.level_dimensions[level]
-        self.size: tuple[int, int] = (height, width)
+        self.size = (height, width)
         self._background = f"#{self._slide.properties.get(_BACKGROUND, 'ffffff')}"
 
     @property
@@ -286,11 +290,6 @@ class SlidePicture:
         opaque = pillow.new("RGB", region.size, self._background)
         opaque.paste(region, mask=region)
         return np.asarray(opaque)
-
-    def check(self, thorough: bool) -> None:
-        if thorough:
-            for top in range(0, self.size[0], BLOCK):
-                self.read(((top, min(top + BLOCK, self.size[0])), (0, self.size[1])))
 
     def close(self) -> None:
         self._slide.close()

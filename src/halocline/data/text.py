@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,6 @@ from halocline.data.folder import SPLIT_FOLDERS
 from halocline.data.objective import (
     CAUSAL,
     MASKED,
-    OBJECTIVES,
     SPANS,
     Specials,
     Tokens,
@@ -57,8 +57,6 @@ def open_corpus(
 ) -> tuple[Sequences, bool]:
     """The sequences of the text at `root`, or `samples` generated ones where that is None, and whether the text is
     split already."""
-    if objective not in OBJECTIVES:
-        raise ValueError(f"{objective!r} is not an objective: use {', '.join(OBJECTIVES)}")
     source: TokenSource
     is_split = False
     if root is None:
@@ -240,18 +238,12 @@ def _text(path: str, tokenizer: Any = None) -> NDArray:
 
 
 def _blocks(path: str) -> Iterator[list[str]]:
-    lines: list[str] = []
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:  # editors may mark text as UTF-8
-            for line in file:
-                lines.append(line)
-                if len(lines) == _LINES:
-                    yield lines
-                    lines = []
+            while lines := list(islice(file, _LINES)):
+                yield lines
     except UnicodeDecodeError as error:
         raise BadFile(path, f"is not UTF-8 ({error.reason} at byte {error.start}): convert it") from None
-    if lines:
-        yield lines
 
 
 def text_files(root: Path, split: str) -> tuple[list[str], bool]:
@@ -259,7 +251,7 @@ def text_files(root: Path, split: str) -> tuple[list[str], bool]:
     if root.is_file():
         return [str(root)], False
     if not root.is_dir():
-        raise ValueError(f"there is no text at {root}: give a file or a folder as --datapath")
+        raise ValueError(f"there is no text at {root}: give a file or a folder as --data")
 
     def below(names: tuple[str, ...]) -> list[str]:
         for name in names:

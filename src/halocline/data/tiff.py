@@ -16,7 +16,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from halocline.data.picture import BadFile, MissingExtra, naming
+from halocline.data.picture import BadFile, MissingExtra, Picture, naming
 from halocline.tiling.boxes import Box, intersect, shape, slices
 
 _CHANNEL_AXES = "SCQ"
@@ -27,12 +27,12 @@ _NOT_RGB = {6: "YCbCr", 8: "CIE Lab", 9: "ICC Lab", 10: "ITU Lab", 32844: "LogL"
 """Colours (PhotometricInterpretation) that would be taken for red, green and blue; JPEG's YCbCr is decoded to RGB."""
 _JPEG = (6, 7, 33007, 34892)
 _APERIO_YCBCR = 33003  # JPEG 2000 of YCbCr, whatever the file says beside it
-_BAND = 2048
-"""Rows that a thorough check decodes at once."""
 
 
-class TiffPicture:
+class TiffPicture(Picture):
     """The first image of a TIFF file, at a level of its pyramid."""
+
+    band = 2048
 
     def __init__(self, path: str, level: int = 0, indices: bool = False) -> None:
         self.path = path
@@ -62,7 +62,7 @@ class TiffPicture:
                 f"has axes {chosen.axes} of shape {chosen.shape}, and an image has rows, columns and channels: "
                 f"save one plane per file",
             )
-        self.size: tuple[int, int] = (lengths["Y"], lengths["X"])
+        self.size = (lengths["Y"], lengths["X"])
         self._planes: list[Any] = list(chosen.pages)
         if any(plane is None for plane in self._planes):
             raise BadFile(self.path, "has planes in other files, or none at all: save it as one file")
@@ -78,7 +78,7 @@ class TiffPicture:
             raise BadFile(
                 self.path, f"has {colours} colours, which are not read: save it as RGB (an SVS: halocline[wsi])"
             )
-        self.channels: int = 3 if self._colours is not None else key.samplesperpixel * len(self._planes)
+        self.channels = 3 if self._colours is not None else key.samplesperpixel * len(self._planes)
         if self._colours is None and self.channels != math.prod(others.values()):
             raise BadFile(
                 self.path, f"has shape {chosen.shape} and lists {len(self._planes)} page: save it with a page per plane"
@@ -189,9 +189,7 @@ class TiffPicture:
                 end = max(offset + count for offset, count in zip(offsets, counts))
                 if end > self._file.size:
                     raise BadFile(self.path, f"is cut off: it has {self._file.size} bytes of {end}")
-        if thorough:
-            for top in range(0, self.size[0], _BAND):
-                self.read(((top, min(top + _BAND, self.size[0])), (0, self.size[1])))
+        super().check(thorough)
 
     def close(self) -> None:
         self._file.close()

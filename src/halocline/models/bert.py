@@ -8,7 +8,6 @@ Every sample is taken as one sentence without padding: all its tokens are of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -16,7 +15,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from halocline.models.losses import token_loss
 from halocline.models.model import MASKED, Model
 from halocline.models.transformer import (
     SEQUENCE,
@@ -26,6 +24,8 @@ from halocline.models.transformer import (
     Linear,
     SelfAttention,
     Sizes,
+    language_model,
+    longest,
 )
 
 
@@ -58,27 +58,13 @@ def bert(
     """A masked language model. `positions` (default `seq`) is the longest sequence it can take, `types` the rows of the
     sentence-type table, `ff` (default 4 x hidden) the width of the feed-forward part, `tied` says whether the head is
     the token table; the row of the word `padding` in that table learns from the head only (-1: there is none)."""
-    positions = seq if positions is None else positions
-    if seq > positions:
-        raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
     ff = 4 * hidden if ff is None else ff
     attention_dropout = dropout if attention_dropout is None else attention_dropout
+    positions = longest(seq, positions)
     a = Bert(layers, hidden, heads, vocab, tied, dropout, attention_dropout, eps, positions, types, ff, padding)
-    made: list[Callable[[], nn.Module]] = [
-        partial(Embeddings, a),
-        *[partial(BertBlock, a)] * layers,
-        partial(BertHead, a),
-    ]
-    return Model(
-        "bert",
-        made,
-        MASKED,
-        token_loss,
-        vocab,
-        sequence=seq,
-        tied=(("0.tokens.weight", f"{layers + 1}.logits.weight"),) if tied else (),
-        kinds=("embedding", *["block"] * layers, "head"),
-        architecture=a,
+    blocks = [("block", partial(BertBlock, a))] * layers
+    return language_model(
+        "bert", MASKED, a, seq, [("embedding", partial(Embeddings, a)), *blocks, ("head", partial(BertHead, a))]
     )
 
 

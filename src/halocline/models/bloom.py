@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor, nn
 
-from halocline.models.gpt import LOGITS, TOKENS, GptBlock, GptHead, GptTokens
-from halocline.models.losses import token_loss
+from halocline.models.gpt import GptBlock, GptHead, GptTokens
 from halocline.models.model import CAUSAL, Model
-from halocline.models.transformer import Alibi, FeedForward, SelfAttention, Sizes
+from halocline.models.transformer import Alibi, FeedForward, Layers, SelfAttention, Sizes, language_model
 
 
 @dataclass(frozen=True)
@@ -37,22 +35,12 @@ def bloom(
     """A causal language model for sequences of any length."""
     attention_dropout = dropout if attention_dropout is None else attention_dropout
     a = Bloom(layers, hidden, heads, vocab, tied, dropout, attention_dropout, eps)
-    made: list[Callable[[], nn.Module]] = [
-        partial(NormedTokens, vocab, hidden, eps),
-        *[partial(block, a)] * layers,
-        partial(GptHead, hidden, vocab, eps),
+    made: Layers = [
+        ("embedding", partial(NormedTokens, vocab, hidden, eps)),
+        *[("block", partial(block, a))] * layers,
+        ("head", partial(GptHead, hidden, vocab, eps)),
     ]
-    return Model(
-        "bloom",
-        made,
-        CAUSAL,
-        token_loss,
-        vocab,
-        sequence=seq,
-        tied=((TOKENS, f"{layers + 1}.{LOGITS}"),) if tied else (),
-        kinds=("embedding", *["block"] * layers, "head"),
-        architecture=a,
-    )
+    return language_model("bloom", CAUSAL, a, seq, made)
 
 
 class NormedTokens(GptTokens):

@@ -6,7 +6,6 @@ token table. A plain single-device model as a sequence of layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -14,7 +13,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from halocline.models.losses import token_loss
 from halocline.models.model import CAUSAL, Model
 from halocline.models.transformer import (
     SEQUENCE,
@@ -22,9 +20,12 @@ from halocline.models.transformer import (
     VOCABULARY,
     Embedding,
     FeedForward,
+    Layers,
     Linear,
     SelfAttention,
     Sizes,
+    language_model,
+    longest,
 )
 
 
@@ -57,33 +58,17 @@ def gpt(
 ) -> Model:
     """A causal language model. `positions` (default `seq`) is the longest sequence it can take, `ff` (default 4 x
     hidden) the width of the feed-forward part, `tied` says whether the head is the token table."""
-    positions = seq if positions is None else positions
-    if seq > positions:
-        raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
     ff = 4 * hidden if ff is None else ff
     attention_dropout = dropout if attention_dropout is None else attention_dropout
+    positions = longest(seq, positions)
     a = Gpt(layers, hidden, heads, vocab, tied, dropout, attention_dropout, eps, positions, ff)
-    made: list[Callable[[], nn.Module]] = [
-        partial(GptTokens, vocab, hidden),
-        partial(Positions, positions, hidden, dropout),
-        *[partial(block, a)] * layers,
-        partial(GptHead, a.hidden, a.vocab, a.eps),
+    made: Layers = [
+        ("embedding", partial(GptTokens, vocab, hidden)),
+        ("embedding", partial(Positions, positions, hidden, dropout)),
+        *[("block", partial(block, a))] * layers,
+        ("head", partial(GptHead, hidden, vocab, eps)),
     ]
-    return Model(
-        "gpt",
-        made,
-        CAUSAL,
-        token_loss,
-        vocab,
-        sequence=seq,
-        tied=((TOKENS, f"{layers + 2}.{LOGITS}"),) if tied else (),
-        kinds=("embedding", "embedding", *["block"] * layers, "head"),
-        architecture=a,
-    )
-
-
-TOKENS, LOGITS = "0.tokens.weight", "logits.weight"
-"""The names of the table and of the head that may be one."""
+    return language_model("gpt", CAUSAL, a, seq, made)
 
 
 class GptTokens(nn.Module):

@@ -11,14 +11,12 @@ first one's, and lays the biases out anew: they are far larger than the states a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from torch import Tensor, nn
 
-from halocline.models.losses import token_loss
 from halocline.models.model import SPANS, Model
 from halocline.models.transformer import (
     SEQUENCE,
@@ -26,35 +24,33 @@ from halocline.models.transformer import (
     Attention,
     Embedding,
     FeedForward,
+    Layers,
     Linear,
     RelativePositions,
+    Sizes,
     head_features,
+    language_model,
 )
 
 States = tuple[Tensor, Tensor]
 """Of the encoder and of the decoder."""
 
+ENCODER, SELF, CROSS = "encoder", "self", "cross"
+"""What a layer is: a block of the encoder, or a half of one of the decoder."""
 RELU, GATED_GELU = "relu", "gated-gelu"
 
 
 @dataclass(frozen=True)
-class T5:
+class T5(Sizes):
     """The sizes of a T5."""
 
-    layers: int
     decoder_layers: int
-    hidden: int
-    heads: int
     kv: int
     ff: int
-    vocab: int
     buckets: int
     furthest: int
     activation: str
-    tied: bool
     scaled: bool
-    dropout: float
-    eps: float
 
     def __post_init__(self) -> None:
         if self.activation not in (RELU, GATED_GELU):
@@ -99,36 +95,18 @@ def t5(
     kv = head_features(hidden, heads, wide) if kv is None else kv
     ff = 4 * wide * hidden if ff is None else ff
     scaled = tied if scaled is None else scaled
-    a = T5(
-        layers, decoder_layers, hidden, heads, kv, ff, vocab, buckets, furthest, activation, tied, scaled, dropout, eps
-    )
-    decoder: list[Callable[[], nn.Module]] = [partial(DecoderSelf, a), partial(DecoderCross, a)]
-    made: list[Callable[[], nn.Module]] = [
-        partial(T5Tokens, a),
-        *[partial(EncoderBlock, a)] * (layers - 1),
-        partial(EncoderBlock, a, last=True),
-        *decoder * decoder_layers,
-        partial(T5Head, a),
+    sizes = decoder_layers, kv, ff, buckets, furthest, activation, scaled
+    a = T5(layers, hidden, heads, vocab, tied, dropout, dropout, eps, *sizes)
+    made: Layers = [
+        ("embedding", partial(T5Tokens, a)),
+        *[("encoder", partial(T5Block, a, ENCODER))] * (layers - 1),
+        ("encoder", partial(T5Block, a, ENCODER, last=True)),
+        *[("decoder", partial(T5Block, a, SELF)), ("decoder", partial(T5Block, a, CROSS))] * decoder_layers,
+        ("head", partial(T5Head, a)),
     ]
-    return Model(
-        "t5",
-        made,
-        SPANS,
-        token_loss,
-        vocab,
-        sequence=seq,
-        tied=_tied(a),
-        kinds=("embedding", *["encoder"] * layers, *["decoder"] * (2 * decoder_layers), "head"),
-        architecture=a,
-    )
-
-
-def _tied(a: T5) -> tuple[tuple[str, str], ...]:
-    tables = [f"{layer}.attention.position.table.weight" for layer in range(1, a.layers + 2 * a.decoder_layers + 1)]
-    encoder, decoder = tables[: a.layers], tables[a.layers :: 2]
-    biases = [(first, copy) for first, *copies in (encoder, decoder) for copy in copies]
-    head = [("0.tokens.weight", f"{a.layers + 2 * a.decoder_layers + 1}.logits.weight")] if a.tied else []
-    return (*head, *biases)
+    tables = [f"{layer}.attention.position.table.weight" for layer in range(1, layers + 2 * decoder_layers + 1)]
+    biases = [(first, copy) for first, *copies in (tables[:layers], tables[layers::2]) for copy in copies]
+    return language_model("t5", SPANS, a, seq, made, biases)
 
 
 class T5Tokens(nn.Module):
@@ -146,68 +124,35 @@ class T5Tokens(nn.Module):
         return self.dropout(self.tokens(source)), self.dropout(self.tokens(target))
 
 
-class EncoderBlock(nn.Module):
-    """Self-attention and feed-forward on the encoder's states; the last block norms what the decoder will see."""
+class T5Block(nn.Module):
+    """Attention and feed-forward, each after its norm and added to what came in: a block of the encoder, of which the
+    last norms what the decoder will see, or half of one of the decoder. What a part does without is None."""
 
-    split: ClassVar[dict[str, str]] = {
-        "attention_norm": SEQUENCE,
-        "feed_forward_norm": SEQUENCE,
-        "final_norm": SEQUENCE,
-    }
+    split: ClassVar[dict[str, str]] = dict.fromkeys(("attention_norm", "feed_forward_norm", "final_norm"), SEQUENCE)
 
-    def __init__(self, a: T5, last: bool = False) -> None:
+    def __init__(self, a: T5, part: str, last: bool = False) -> None:
         super().__init__()
+        self.part, feeds = part, part != SELF
+        position = None
+        if part != CROSS:
+            position = RelativePositions(a.heads, a.buckets, a.furthest, part == SELF, std=a.hidden**-0.5)
         self.attention_norm = nn.RMSNorm(a.hidden, a.eps)
-        self.attention = _attention(a, causal=False)
-        self.feed_forward_norm = nn.RMSNorm(a.hidden, a.eps)
-        self.feed_forward = _feed_forward(a)
+        self.attention = Attention(a.hidden, a.heads, a.kv, position=position, dropout=a.dropout)
+        self.feed_forward_norm = nn.RMSNorm(a.hidden, a.eps) if feeds else None
+        self.feed_forward = _feed_forward(a) if feeds else None
         self.dropout = nn.Dropout(a.dropout)
         self.final_norm = nn.RMSNorm(a.hidden, a.eps) if last else None
 
     def forward(self, states: States) -> States:
-        x, decoder = states
+        encoder, decoder = states
+        x = encoder if self.part == ENCODER else decoder
         normed = self.attention_norm(x)
-        x = x + self.dropout(self.attention(normed, normed))
-        x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = x + self.dropout(self.attention(normed, encoder if self.part == CROSS else normed))
+        if self.feed_forward_norm is not None and self.feed_forward is not None:
+            x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         if self.final_norm is not None:
             x = self.dropout(self.final_norm(x))
-        return x, decoder
-
-
-class DecoderSelf(nn.Module):
-    """The first half of a decoder block: causal self-attention."""
-
-    split: ClassVar[dict[str, str]] = {"attention_norm": SEQUENCE}
-
-    def __init__(self, a: T5) -> None:
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(a.hidden, a.eps)
-        self.attention = _attention(a, causal=True)
-        self.dropout = nn.Dropout(a.dropout)
-
-    def forward(self, states: States) -> States:
-        encoder, x = states
-        normed = self.attention_norm(x)
-        return encoder, x + self.dropout(self.attention(normed, normed))
-
-
-class DecoderCross(nn.Module):
-    """The second half: attention to the encoder's states, and feed-forward."""
-
-    split: ClassVar[dict[str, str]] = {"attention_norm": SEQUENCE, "feed_forward_norm": SEQUENCE}
-
-    def __init__(self, a: T5) -> None:
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(a.hidden, a.eps)
-        self.attention = Attention(a.hidden, a.heads, a.kv, dropout=a.dropout)
-        self.feed_forward_norm = nn.RMSNorm(a.hidden, a.eps)
-        self.feed_forward = _feed_forward(a)
-        self.dropout = nn.Dropout(a.dropout)
-
-    def forward(self, states: States) -> States:
-        encoder, x = states
-        x = x + self.dropout(self.attention(self.attention_norm(x), encoder))
-        return encoder, x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return (x, decoder) if self.part == ENCODER else (encoder, x)
 
 
 class T5Head(nn.Module):
@@ -224,11 +169,6 @@ class T5Head(nn.Module):
 
     def forward(self, states: States) -> Tensor:
         return self.logits(self.dropout(self.norm(states[1])) * self.scale)
-
-
-def _attention(a: T5, causal: bool) -> Attention:
-    position = RelativePositions(a.heads, a.buckets, a.furthest, causal, std=a.hidden**-0.5)
-    return Attention(a.hidden, a.heads, a.kv, position=position, dropout=a.dropout)
 
 
 def _feed_forward(a: T5) -> FeedForward:

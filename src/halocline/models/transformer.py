@@ -15,12 +15,16 @@ tensors, so that a holder of some of the heads runs the same code.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from halocline.models.losses import token_loss
+from halocline.models.model import Model
 
 COLUMN = "column"
 """A Linear's output features, bias included; of an Embedding the features of each row. Consecutive features belong to
@@ -41,7 +45,7 @@ STD = 0.02
 
 @dataclass(frozen=True)
 class Sizes:
-    """What GPT, BERT and Bloom are made from; each adds its own."""
+    """What transformers are made from; each adds its own."""
 
     layers: int
     hidden: int
@@ -54,6 +58,26 @@ class Sizes:
 
     def __post_init__(self) -> None:
         head_features(self.hidden, self.heads)
+
+
+Layers = list[tuple[str, Callable[[], nn.Module]]]
+"""What makes each layer of a model, and what the layer is: embedding, block (or encoder, decoder) or head."""
+
+
+def language_model(
+    name: str, task: str, a: Sizes, seq: int, layers: Layers, tied: Sequence[tuple[str, str]] = ()
+) -> Model:
+    """A model for sequences of `seq` tokens. Where `a` says so, the head is the token table; `tied` is what else is."""
+    head = [("0.tokens.weight", f"{len(layers) - 1}.logits.weight")] if a.tied else []
+    made, kinds = [layer for _, layer in layers], tuple(kind for kind, _ in layers)
+    return Model(name, made, task, token_loss, a.vocab, sequence=seq, tied=(*head, *tied), kinds=kinds, architecture=a)
+
+
+def longest(seq: int, positions: int | None) -> int:
+    """The positions that a model of sequences of `seq` tokens learns: those asked for, or as many."""
+    if positions is not None and seq > positions:
+        raise ValueError(f"seq = {seq} is longer than positions = {positions}: use seq <= {positions}")
+    return seq if positions is None else positions
 
 
 class Linear(nn.Linear):

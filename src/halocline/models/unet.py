@@ -46,21 +46,6 @@ def _block(given: int, out: int, norm: str) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class Down(nn.Module):
-    """(x, ...) -> (half the size, x worked on, ...)."""
-
-    def __init__(self, given: int, out: int, norm: str) -> None:
-        super().__init__()
-        self.block = _block(given, out, norm)
-        # An odd size is rounded up, so that no pixel is left out; on the way back up it is cropped.
-        self.pool = nn.MaxPool2d(2, ceil_mode=True)
-
-    def forward(self, handed: Handed) -> Handed:
-        x, *skips = _parts(handed)
-        skip = self.block(x)
-        return self.pool(skip), skip, *skips
-
-
 class Bottom(nn.Module):
     """(x, ...) -> (x worked on, ...)."""
 
@@ -71,6 +56,15 @@ class Bottom(nn.Module):
     def forward(self, handed: Handed) -> Handed:
         x, *skips = _parts(handed)
         return self.block(x), *skips
+
+
+class Down(Bottom):
+    """(x, ...) -> (half the size, x worked on, ...)."""
+
+    def forward(self, handed: Handed) -> Handed:
+        skip, *skips = super().forward(handed)
+        # An odd size is rounded up, so that no pixel is left out; on the way back up it is cropped.
+        return F.max_pool2d(skip, 2, ceil_mode=True), skip, *skips
 
 
 class Up(nn.Module):
@@ -127,12 +121,4 @@ def unet(
         *(partial(Up, given, out, norm, rise) for given, out in zip(widths[:0:-1], widths[-2::-1])),
         partial(nn.Conv2d, base_width, num_classes, 1),
     ]
-    return Model(
-        "unet",
-        layers,
-        SEGMENTATION,
-        SegmentationLoss(dice),
-        classes=num_classes,
-        channels=channels,
-        image=(256, 256),
-    )
+    return Model("unet", layers, SEGMENTATION, SegmentationLoss(dice), num_classes, channels, image=(256, 256))

@@ -5,7 +5,6 @@ the boxes of it that the rank must read. Knows samples and boxes; nothing of fil
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,64 +13,14 @@ from torch import Tensor
 
 from halocline.plan.plan import Plan
 from halocline.runtime.boundary.crossing import Crossing, order_of, target_crossing
-from halocline.tiling.boxes import Box, contains, is_empty, slices
+from halocline.tiling.boxes import Box, is_empty
+from halocline.tiling.patchwork import Patchwork, ReadBoxes, shifted
 
 if TYPE_CHECKING:
     from halocline.runtime.boundary.shapes import Shapes
 
 Field = tuple[tuple[int, ...], torch.dtype]
 """One sample of a tensor: its shape without the batch dim, and its dtype."""
-
-
-def to_device(tensor: Tensor, device: torch.device | str, copy: bool = False) -> Tensor:
-    """A tensor on a device. Nobody waits for a copy from pinned memory; one to the host is read at once."""
-    return tensor.to(device, non_blocking=torch.device(device).type == "cuda", copy=copy)
-
-
-class Patchwork:
-    """A batch tensor of which only some boxes are here: what a rank that reads only its own pixels hands to the engine.
-
-    Stands for a tensor of `shape` made of `pieces`, each with the box that it covers, batch dim included.
-    `patchwork[a:b]` is the same for some samples, `patchwork[a:b, c:d, ...]`, with a slice per dim, the pixels
-    themselves, which must lie in one of the pieces.
-    """
-
-    def __init__(
-        self,
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        pieces: Sequence[tuple[Box, Tensor]],
-        first: int = 0,
-        device: torch.device | str | None = None,
-    ) -> None:
-        self.shape, self.dtype, self.ndim = torch.Size(shape), dtype, len(shape)
-        self.pieces = pieces
-        self._first, self._device = first, device
-        """`pieces` count samples from the start of the batch, `shape` from `first` on."""
-
-    def to(self, device: torch.device | str) -> Patchwork:
-        return Patchwork(self.shape, self.dtype, self.pieces, self._first, device)
-
-    def whole(self) -> Tensor:
-        return self._pixels(tuple((0, n) for n in self.shape))
-
-    def __getitem__(self, index: slice | tuple[slice, ...]) -> Any:
-        if isinstance(index, slice):
-            start, stop, _ = index.indices(self.shape[0])
-            shape = (max(0, stop - start), *self.shape[1:])
-            return Patchwork(shape, self.dtype, self.pieces, self._first + start, self._device)
-        return self._pixels(tuple(part.indices(size)[:2] for part, size in zip(index, self.shape)))
-
-    def _pixels(self, wanted: Box) -> Tensor:
-        if is_empty(wanted):  # a lane without samples reads nothing
-            return torch.empty([end - begin for begin, end in wanted], dtype=self.dtype, device=self._device)
-        box = _shifted(wanted, self._first)
-        for origin, tensor in self.pieces:
-            if contains(origin, box):
-                pixels = tensor[slices(box, origin)]
-                return pixels if self._device is None else to_device(pixels, self._device)
-        have = ", ".join(str(origin) for origin, _ in self.pieces) or "nothing"
-        raise ValueError(f"this rank needs box {box} of the batch and was given {have}: read what engine.reads() names")
 
 
 class Microbatches:
@@ -172,14 +121,6 @@ def _describe(value: Any) -> str:
     return "a tensor without dims" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
-@dataclass(frozen=True)
-class ReadBoxes:
-    """The boxes of a batch that one rank needs, batch dim included: a list for each tensor, empty if it needs none."""
-
-    inputs: tuple[tuple[Box, ...], ...]
-    targets: tuple[tuple[Box, ...], ...]
-
-
 def reads(work: Microbatches, shapes: Shapes, inputs: Sequence[Field], targets: Sequence[Field]) -> ReadBoxes:
     """What a rank must read of a batch whose tensors are as `inputs` and `targets` say: its tiles of the images if it
     holds the first stage, and what it needs of the targets if it holds the last."""
@@ -192,20 +133,15 @@ def reads(work: Microbatches, shapes: Shapes, inputs: Sequence[Field], targets: 
         pipe = plan.pipe_of(microbatch)
         if samples and (pipe, 0) in runners:
             for boxes, crossing in zip(wanted_inputs, shapes.received(0, samples)):
-                boxes.append(_shifted(runners[pipe, 0].origin(crossing), begin))
+                boxes.append(shifted(runners[pipe, 0].origin(crossing), begin))
         if samples and (pipe, last) in runners:
             runner = runners[pipe, last]
             for boxes, (shape, dtype) in zip(wanted_targets, targets):
                 crossing = Crossing((samples, *shape), "", False)
                 if runner.exchanger is not None:
                     crossing = target_crossing(shapes.prediction(samples), crossing.size, dtype)
-                boxes.append(_shifted(runner.origin(crossing), begin))
+                boxes.append(shifted(runner.origin(crossing), begin))
     return ReadBoxes(_each_once(wanted_inputs), _each_once(wanted_targets))
-
-
-def _shifted(box: Box, first: int) -> Box:
-    """A microbatch's box in the whole batch."""
-    return ((box[0][0] + first, box[0][1] + first), *box[1:])
 
 
 def _each_once(boxes: Sequence[Sequence[Box]]) -> tuple[tuple[Box, ...], ...]:

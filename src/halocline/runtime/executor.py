@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from halocline.plan.layout import ACTIVATION, GRADIENT, Layout
-from halocline.runtime.batch import Microbatches, to_device
+from halocline.runtime.batch import Microbatches
 from halocline.runtime.boundary.message import messages_by
 from halocline.runtime.boundary.shapes import Detached, Shapes
 from halocline.runtime.guards.errors import OutOfMemory, is_shortage
@@ -54,6 +54,7 @@ from halocline.schedule.instruction import (
     Instruction,
 )
 from halocline.tiling.exchanger import ExchangeTimeout
+from halocline.tiling.patchwork import to_device
 
 
 class Simulated(Protocol):

@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -140,28 +141,24 @@ class MeasuredRun:
         return 1 - fmean(share.busy for share in self.shares()) / self.makespan
 
     def shares(self) -> list[RankShare]:
+        columns = {FREE: 1, SEND: 2, REDUCE: 3}
         sums = {rank: [0.0] * 4 for rank in range(self.plan.world_size)}
-        for event in (event for events in self.counted for event in events):
+        for event in chain(*self.counted):
             row, length = sums[event.rank], event.end - event.start
             kind = event.instruction.kind
             if kind in COMPUTE or kind == STEP:
                 row[0] += length if kind in COMPUTE else 0.0
                 row[1] += event.wait
-            elif kind == FREE:
-                row[1] += length
-            elif kind == REDUCE:
-                row[3] += length
-            elif kind == SEND:
-                row[2] += length
+            elif kind in columns:
+                row[columns[kind]] += length
         count = len(self.counted)
         return [RankShare(rank, *(value / count for value in row)) for rank, row in sums.items()]
 
     def costs(self) -> Costs:
         """The measured mean duration of each stage and kind, as the simulator takes them."""
         times: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for event in (event for events in self.counted for event in events):
-            instruction = event.instruction
-            times[instruction.kind, instruction.stage].append(event.end - event.start)
+        for event in chain(*self.counted):
+            times[event.instruction.kind, event.instruction.stage].append(event.end - event.start)
 
         def mean(kind: str, stage: int) -> float:
             return fmean(found) if (found := times.get((kind, stage))) else 0.0

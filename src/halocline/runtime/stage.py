@@ -17,7 +17,6 @@ from torch.func import functional_call
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
-from halocline.runtime.batch import Patchwork
 from halocline.runtime.boundary.crossing import BATCH, Crossing, box_of, crossing_of, positions, target_crossing
 from halocline.runtime.boundary.outputs import (
     as_tensors,
@@ -37,6 +36,7 @@ from halocline.runtime.parallel.sharding import Shadow
 from halocline.runtime.parallel.statistics import any_momentum, tracked
 from halocline.tiling.exchanger import Exchanger, NoCommunication
 from halocline.tiling.fusion import prefetched
+from halocline.tiling.patchwork import Patchwork
 from halocline.tiling.randomness import seed_randomness
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor

@@ -10,21 +10,13 @@ finds GEMS, with cap D Chimera; and everything between, over any plan. One pipe 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.schedule.instruction import Orders
-from halocline.schedule.list_scheduler import list_schedule
+from halocline.schedule.list_scheduler import PerStage, list_schedule
 
 
-def capped(
-    plan: Plan,
-    layout: Layout,
-    weights: Sequence[float] | None,
-    forward: Sequence[float] | None,
-    backward: Sequence[float] | None,
-) -> Orders:
+def capped(plan: Plan, layout: Layout, weights: PerStage, forward: PerStage, backward: PerStage) -> Orders:
     """`weights` are activations per microbatch and stage (1 each, or bytes, in the unit of the plan's cap)."""
     cap = len(plan.stages) * max(weights or [1.0]) if plan.cap is None else plan.cap
     backward = backward or [2.0] * len(plan.stages)

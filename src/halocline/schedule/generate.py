@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 
 from halocline.plan.layout import Layout
@@ -15,6 +15,7 @@ from halocline.schedule.gpipe import gpipe
 from halocline.schedule.instruction import Instruction, Orders, Schedule
 from halocline.schedule.interleaved import interleaved
 from halocline.schedule.layer import layer
+from halocline.schedule.list_scheduler import PerStage
 from halocline.schedule.lower import lower
 from halocline.schedule.one_forward_one_backward import early_recompute, one_forward_one_backward
 from halocline.schedule.zero_bubble import zero_bubble
@@ -30,13 +31,7 @@ ONE_PIPE: dict[str, Callable[[Plan, int], list[Instruction]]] = {
 """Schedules in closed form: the order of one place of the pipe."""
 
 
-def generate(
-    plan: Plan,
-    *,
-    weights: Sequence[float] | None = None,
-    forward: Sequence[float] | None = None,
-    backward: Sequence[float] | None = None,
-) -> Schedule:
+def generate(plan: Plan, *, weights: PerStage = None, forward: PerStage = None, backward: PerStage = None) -> Schedule:
     """The plan's schedule, proved by the checker. Durations and activation weights per stage steer `capped` only."""
     return _generated(plan, *(None if given is None else tuple(given) for given in (weights, forward, backward)))
 
@@ -50,11 +45,7 @@ def _generated(plan: Plan, *durations: tuple[float, ...] | None) -> Schedule:
 
 
 def orders(
-    plan: Plan,
-    layout: Layout,
-    weights: Sequence[float] | None = None,
-    forward: Sequence[float] | None = None,
-    backward: Sequence[float] | None = None,
+    plan: Plan, layout: Layout, weights: PerStage = None, forward: PerStage = None, backward: PerStage = None
 ) -> Orders:
     """The compute order of every rank of a replica."""
     if plan.schedule == "gems":

@@ -15,15 +15,18 @@ from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.schedule.instruction import BACKWARD, FORWARD, Instruction, Orders
 
+PerStage = Sequence[float] | None
+"""A number for each stage, or what suits all."""
+
 
 def list_schedule(
     plan: Plan,
     layout: Layout,
     *,
     cap: float,
-    weights: Sequence[float] | None = None,
-    forward: Sequence[float] | None = None,
-    backward: Sequence[float] | None = None,
+    weights: PerStage = None,
+    forward: PerStage = None,
+    backward: PerStage = None,
 ) -> Orders:
     """Orders that keep every rank's live activations at or below `cap`.
 
@@ -52,9 +55,9 @@ def list_schedule(
             team = layout.team(operation.pipe, operation.stage)
             if not all(idle[rank] for rank in team):
                 continue
-            if operation.kind == FORWARD and not bank.admits(operation):
-                continue
             if operation.kind == FORWARD:
+                if not bank.admits(operation):
+                    continue
                 bank.take(operation)
             queues[operation[:3]].pop(0)
             for rank in team:
@@ -66,7 +69,10 @@ def list_schedule(
             left -= 1
         if not running:
             if left:
-                raise ValueError(_starved(plan, cap, weights))
+                raise ValueError(
+                    f"cap = {cap:g} does not hold one microbatch of the largest stage ({max(weights):g}): "
+                    f"use cap = {max(weights):g} or more, more stages, or recompute"
+                )
             break
         now = running[0][0]
         while running and running[0][0] == now:
@@ -92,13 +98,6 @@ def _successor(done: Instruction, stages: int) -> Instruction | None:
             return done._replace(stage=done.stage + 1)
         return done._replace(kind=BACKWARD)
     return done._replace(stage=done.stage - 1) if done.stage else None
-
-
-def _starved(plan: Plan, cap: float, weights: Sequence[float]) -> str:
-    return (
-        f"cap = {cap:g} does not hold one microbatch of the largest stage ({max(weights):g}): "
-        f"use cap = {max(weights):g} or more, more stages, or recompute"
-    )
 
 
 class _Bank:

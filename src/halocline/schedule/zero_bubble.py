@@ -12,19 +12,16 @@ Stage s runs s weight gradients late: so many activations fewer than stage 0 it 
 from __future__ import annotations
 
 from halocline.plan.plan import Plan
-from halocline.schedule.instruction import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Instruction
+from halocline.schedule.instruction import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, Instruction
+from halocline.schedule.one_forward_one_backward import one_forward_one_backward
 
 
 def zero_bubble(plan: Plan, stage: int) -> list[Instruction]:
-    count = plan.microbatches
-    warm = min(count, len(plan.stages) - 1 - stage)
-    late = stage
-    order = [Instruction(FORWARD, 0, stage, m) for m in range(warm)]
-    for m in range(count):
-        if m + warm < count:
-            order.append(Instruction(FORWARD, 0, stage, m + warm))
-        order.append(Instruction(BACKWARD_INPUT, 0, stage, m))
-        if m >= late:
-            order.append(Instruction(BACKWARD_WEIGHT, 0, stage, m - late))
-    order += [Instruction(BACKWARD_WEIGHT, 0, stage, m) for m in range(max(0, count - late), count)]
-    return order
+    count, late = plan.microbatches, stage
+    order: list[Instruction] = []
+    for operation in one_forward_one_backward(plan, stage):
+        halves = operation.kind == BACKWARD
+        order.append(operation._replace(kind=BACKWARD_INPUT) if halves else operation)
+        if halves and operation.microbatch >= late:
+            order.append(Instruction(BACKWARD_WEIGHT, 0, stage, operation.microbatch - late))
+    return order + [Instruction(BACKWARD_WEIGHT, 0, stage, m) for m in range(max(0, count - late), count)]

@@ -61,10 +61,8 @@ class Costs:
     """Time of the optimizer's step."""
 
     def __post_init__(self) -> None:
-        for name in ("forward", "backward", "activation_bytes", "boundary_bytes", "weight_bytes", "reduce"):
-            _require_amount(name, getattr(self, name))
-        for name in ("weight", "recompute"):
-            if getattr(self, name) is not None:
+        for name in StageCosts._fields:
+            if name not in ("weight", "recompute") or getattr(self, name) is not None:
                 _require_amount(name, getattr(self, name))
         for name in ("latency", "step"):
             _require_number(name, getattr(self, name))
@@ -86,11 +84,9 @@ class Costs:
                     f"it is a part of the backward, use at most {whole:g}"
                 )
         recompute = forward if self.recompute is None else _spread("recompute", self.recompute, plan)
-        reduce = _spread("reduce", self.reduce, plan)
-        activation = _spread("activation_bytes", self.activation_bytes, plan)
-        boundary = _spread("boundary_bytes", self.boundary_bytes, plan, shared=False)
-        weights = _spread("weight_bytes", self.weight_bytes, plan)
-        return tuple(map(StageCosts, forward, backward, weight, recompute, reduce, activation, boundary, weights))
+        names = "reduce", "activation_bytes", "boundary_bytes", "weight_bytes"
+        others = (_spread(name, getattr(self, name), plan, shared=name != "boundary_bytes") for name in names)
+        return tuple(map(StageCosts, forward, backward, weight, recompute, *others))
 
 
 def _spread(name: str, amount: Amount, plan: Plan, shared: bool = True) -> list[float]:

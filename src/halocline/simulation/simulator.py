@@ -90,18 +90,9 @@ def simulate(planned: Plan | Schedule, costs: Costs | None = None, *, events: bo
     costs = costs or Costs()
     schedule = scheduled(planned, costs) if isinstance(planned, Plan) else planned
     run = _Run(schedule, costs, events)
+    others = {SEND: run.message, FREE: run.free, REDUCE: run.reduce, STEP: run.step}
     for instruction, ranks in walk(schedule):
-        kind = instruction.kind
-        if kind == SEND:
-            run.message(instruction, ranks)
-        elif kind == FREE:
-            run.free(instruction, ranks[0])
-        elif kind == REDUCE:
-            run.reduce(instruction, ranks)
-        elif kind == STEP:
-            run.step(instruction, ranks[0])
-        else:
-            run.compute(instruction, ranks)
+        others.get(instruction.kind, run.compute)(instruction, ranks)
     return run.result()
 
 
@@ -189,7 +180,8 @@ class _Run:
             self._note(source, instruction, start, left)
             self._note(target, receive, asked, max(asked, arrived), max(0.0, arrived - asked))
 
-    def free(self, instruction: Instruction, rank: int) -> None:
+    def free(self, instruction: Instruction, ranks: tuple[int, ...]) -> None:
+        (rank,) = ranks
         if instruction.peer >= 0:
             left = self.departures.pop((rank, instruction), None)
             if left is not None:
@@ -212,7 +204,8 @@ class _Run:
             self.reducing[rank] = end
             self._note(rank, instruction, start, end, start - self.clock[rank])
 
-    def step(self, instruction: Instruction, rank: int) -> None:
+    def step(self, instruction: Instruction, ranks: tuple[int, ...]) -> None:
+        (rank,) = ranks
         start = max(self.clock[rank], self.reducing[rank])
         self._note(rank, instruction, start, start + self.step_time, start - self.clock[rank])
         self.clock[rank] = start + self.step_time

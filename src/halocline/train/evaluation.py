@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from halocline.data.dataset import IGNORED
+from halocline.data.loader import Step
 from halocline.models.model import CLASSIFICATION, SEGMENTATION, Model
 from halocline.runtime.engine import Engine
-from halocline.train.batches import Work
 
 Measures = Mapping[str, Callable[[Any, Any], Tensor]]
 """Name -> (output, target) -> a sum over samples or pixels."""
@@ -31,13 +31,13 @@ def measures(model: Model) -> Measures:
     return {}
 
 
-def evaluate(engine: Engine, batches: Iterable[Work], model: Model) -> dict[str, float]:
+def evaluate(engine: Engine, batches: Iterable[Step], model: Model) -> dict[str, float]:
     """The loss (mean over samples) and the scores. Every rank calls this and gets the same."""
     asked = measures(model)
     totals = dict.fromkeys(asked, 0.0)
     loss, samples = 0.0, 0
-    for work in batches:
-        found = engine.evaluate(work.inputs, work.targets, asked, samples=work.samples)
+    for step in batches:
+        found = engine.evaluate(step.inputs, step.target, asked)
         loss += found.loss * found.samples
         samples += found.samples
         for name, value in found.totals.items():

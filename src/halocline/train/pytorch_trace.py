@@ -54,7 +54,7 @@ class PytorchTrace(Observer):
         if self._taken <= self._warmup:
             self._say(
                 f"no PyTorch trace: the run took {self._taken} steps, and tracing starts after {self._warmup}; take "
-                f"more, or lower --num_warmup_steps"
+                f"more, or lower --profile-warmup"
             )
 
     def _write(self) -> None:

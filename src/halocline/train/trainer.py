@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from halocline.data.dataset import Dataset, skipped
+from halocline.data.dataset import Dataset, as_dtype, skipped
+from halocline.data.loader import Loader, Step
+from halocline.data.sampler import Sampler
 from halocline.models import hf
 from halocline.models.model import Layer, Model
 from halocline.plan.flags.fields import flat
@@ -31,7 +33,6 @@ from halocline.runtime.processes.launch import stop as tell
 from halocline.runtime.processes.world import World, gathered, raise_alike
 from halocline.schedule.events import Observer
 from halocline.train import checkpoint as checkpoints
-from halocline.train.batches import Batches, Work
 from halocline.train.checkpoint import restore, restore_weights
 from halocline.train.datasets import as_dataset, open_datasets, with_samples
 from halocline.train.equipment import Equipment
@@ -139,13 +140,13 @@ class Trainer:
                 stack.callback(trace.close)
             while self.engine.steps < self.total and not stop and not self.equipment.finished:
                 began = time.monotonic()
-                work = self.batches.next()
+                step = self.batches.next()
                 rate = self.rate.at(self.engine.steps)
                 set_learning_rate(self.engine.optimizer, rate)
-                result = self.engine.step(work.inputs, work.targets, work.samples)
+                result = self.engine.step(step.inputs, step.target)
                 self.loss = result.loss
                 stop = interrupt.agreed(self.world)
-                self._note(metrics, work, result, rate, time.monotonic() - began)
+                self._note(metrics, step, result, rate, time.monotonic() - began)
                 ended = self.engine.steps == self.total
                 if (self._due(self.settings.run.eval_every) or ended) and not stop:
                     self._evaluate(metrics)
@@ -158,20 +159,21 @@ class Trainer:
         """Whether it is time for something that is done every so many steps, or at the end of an epoch."""
         return self.engine.steps % every == 0 if every else self.batches.sampler.position == 0
 
-    def _note(self, metrics: Metrics | None, work: Work, result: StepResult, rate: float, seconds: float) -> None:
+    def _note(self, metrics: Metrics | None, step: Step, result: StepResult, rate: float, seconds: float) -> None:
         """Tell people and files how the step went."""
         if metrics is None:
             return
         self.speed.add(result.samples, seconds)
         unit = "tokens" if self.model.sequence else "images"
         speed = self.speed.samples_per_second * max(1, self.model.sequence)
-        facts = {"epoch": work.epoch, "loss": result.loss, "lr": rate, "samples": result.samples, "seconds": seconds}
+        epoch = step.batch.epoch
+        facts = {"epoch": epoch, "loss": result.loss, "lr": rate, "samples": result.samples, "seconds": seconds}
         facts |= {f"{unit}_per_second": speed, "memory": (memory := self._memory())}
         if result.skipped:
             facts["skipped"] = True
         metrics.write(STEP, self.engine.steps, **facts)
         left = (self.total - self.engine.steps) * self.speed.seconds_per_step
-        now = self.engine.steps, self.total, work.epoch, result.loss
+        now = self.engine.steps, self.total, epoch, result.loss
         self.progress.show(Standing(*now, speed, unit, memory, left, self.scores, result.samples, seconds))
 
     def _memory(self) -> int:
@@ -272,16 +274,19 @@ class Trainer:
         warmup = self.settings.energy.profile_warmup
         return (PytorchTrace(self.directory.path, self.world.rank, warmup, self.progress.say),)
 
-    def _batches(self, dataset: Dataset, train: bool) -> Batches:
+    def _batches(self, dataset: Dataset, train: bool) -> Loader:
         assert self.plan.batch is not None
-        return Batches(
-            self.engine,
+        samples, dtype = self.plan.batch * self.plan.replicas, DTYPES[self.settings.run.dtype]
+        inputs, targets = as_dtype(dataset.inputs, dtype), as_dtype(dataset.targets, dtype)
+        return Loader(
             dataset,
-            self.plan.batch * self.plan.replicas,
-            seed=self.settings.run.seed,
-            train=train,
+            # For evaluation every sample counts, in order; training wants full batches.
+            Sampler(len(dataset), samples, seed=self.settings.run.seed, shuffle=train, drop_last=train),
+            lambda count: self.engine.reads(count, inputs, targets),
             workers=self.settings.data.workers,
-            dtype=DTYPES[self.settings.run.dtype],
+            dtype=dtype,
+            across_epochs=train,
+            pin=self.world.device.type == "cuda",
         )
 
     def _metrics(self) -> Any:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from halocline.plan import Plan
 from halocline.runtime import Engine
-from halocline.runtime.batch import Patchwork
 from halocline.runtime.layers import one_device
 from halocline.runtime.proof import verify
 from halocline.schedule.events import Observer, TimeMarks
 from halocline.schedule.instruction import COMPUTE, RECEIVE, REDUCE, STEP, Instruction
 from halocline.tiling.boxes import shape
+from halocline.tiling.patchwork import Patchwork
 from harness.checks import plans
 from harness.plan_models import MODELS
 

@@ -97,7 +97,7 @@ def _clocked(spans: Sequence[Span], missing: Missing, where: str) -> list[Span]:
     if spans and not said and not missing.frequencies and missing.frequency is None:
         raise ValueError(
             f"the files in {where} do not say at which frequency the run was: give --frequency MHZ, or --frequencies "
-            f"with --num-warmup-steps, --num-prof-steps and --microbatches"
+            f"with --profile-warmup, --profile-steps and --microbatches"
         )
     told = _inferred(spans, missing) if missing.frequencies else [missing.frequency] * len(spans)
     return [s if s.frequency is not None else s._replace(frequency=frequency) for s, frequency in zip(spans, told)]

@@ -104,7 +104,7 @@ class Sweep:
             if not energies:
                 raise ValueError(
                     "no energy was measured: a sweep needs a meter (--meter nvml, zeus or simulated), and steps in "
-                    "which its counter advances, about every 0.1 s; use more --num-prof-steps"
+                    "which its counter advances, about every 0.1 s; use more --profile-steps"
                 )
             stuck = [report.stuck for report in reports if report.stuck and any(r.stage == stage for r in report.rows)]
             time, energy = of_team([row.time for row in rows], energies)

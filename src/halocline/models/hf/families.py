@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from halocline.models.bert import Bert
 from halocline.models.bloom import Bloom
 from halocline.models.gpt import Gpt
-from halocline.models.hf.family import Config, Family, Weight, head_by_head, module, plain, require, transposed
+from halocline.models.hf.family import Config, Family, Weight, head_by_head, module, plain, require
 from halocline.models.t5 import GATED_GELU, RELU, T5
 
 
@@ -59,7 +59,7 @@ class Gpt2Files(Family):
                 ("feed_forward.up", "mlp.c_fc"),
                 ("feed_forward.down", "mlp.c_proj"),
             ):
-                yield transposed(f"{ours}.{part}.weight", f"{theirs}.{there}.weight")
+                yield plain(f"{ours}.{part}.weight", f"{theirs}.{there}.weight", turned=True)
                 yield plain(f"{ours}.{part}.bias", f"{theirs}.{there}.bias")
         yield from module(f"{a.layers + 2}.norm", "transformer.ln_f")
         yield plain(f"{a.layers + 2}.logits.weight", self.table if a.tied else self.head)
@@ -236,9 +236,8 @@ class BloomFiles(Family):
         for number in range(a.layers):
             ours, theirs = f"{number + 1}", f"transformer.h.{number}"
             yield from module(f"{ours}.attention_norm", f"{theirs}.input_layernorm")
-            yield from module(
-                f"{ours}.attention.qkv", f"{theirs}.self_attention.query_key_value"
-            )  # head by head there too
+            # Head by head there too.
+            yield from module(f"{ours}.attention.qkv", f"{theirs}.self_attention.query_key_value")
             yield from module(f"{ours}.attention.out", f"{theirs}.self_attention.dense")
             yield from module(f"{ours}.feed_forward_norm", f"{theirs}.post_attention_layernorm")
             yield from module(f"{ours}.feed_forward.up", f"{theirs}.mlp.dense_h_to_4h")

@@ -89,19 +89,14 @@ def require(config: Config, key: str, known: tuple[Any, ...]) -> None:
         )
 
 
-def plain(ours: str, theirs: str) -> Weight:
-    """The same on both sides."""
-    return Weight(ours, (theirs,), lambda given: given[0], lambda tensor: [tensor])
+def plain(ours: str, theirs: str, *, turned: bool = False) -> Weight:
+    """The same on both sides, or (`turned`) a matrix that there stands (input, output)."""
+    return Weight(ours, (theirs,), lambda t: t[0].T if turned else t[0], lambda t: [t.T if turned else t])
 
 
 def module(ours: str, theirs: str) -> list[Weight]:
     """The weight and bias of a module, the same on both sides."""
     return [plain(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")]
-
-
-def transposed(ours: str, theirs: str) -> Weight:
-    """A matrix that there stands (input, output)."""
-    return Weight(ours, (theirs,), lambda given: given[0].T, lambda tensor: [tensor.T])
 
 
 def head_by_head(ours: str, theirs: Sequence[str], heads: int, *, turned: bool = False) -> Weight:
