@@ -252,7 +252,7 @@ def test_other_mistakes(tmp_path: Path) -> None:
             opened(tmp_path, **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'films' is not a kind of data: use folder, cifar, synthetic, lesion"):
         open_dataset("films", classes=2)
-    with pytest.raises(ValueError, match="give their folder as --datapath"):
+    with pytest.raises(ValueError, match="give their folder as --data DIR"):
         open_dataset("folder", classes=2)
 
 
