@@ -109,15 +109,7 @@ def cut_within(x: TileTensor, dim: int) -> bool:
 @lru_cache(maxsize=4096)
 def resized(spec: TileSpec, size: Ints) -> TileSpec:
     """The tiles of an image of another size, cut at the same fractions. Only an uncut dim may change under a margin."""
-    if size == spec.size:
-        return spec
-    cuts = tuple(tuple(new * c // line[-1] for c in line) for line, new in zip(spec.cuts, size))
-    out = spec.with_cuts(cuts)
-    if spec.bare:
-        return out
-    scales = tuple(zip(size, spec.size))
-    have = tuple(tuple((a * new // n, b * new // n) for (a, b), (new, n) in zip(box, scales)) for box in spec.have)
-    return out.with_have(have)
+    return spec if size == spec.size else spec.mapped(lambda d, c: c * size[d] // spec.size[d])
 
 
 def cut_again(plain: Tensor, spec: TileSpec) -> TileTensor:

@@ -23,7 +23,7 @@ from halocline.tiling.rules.gathered import cut_again, cut_within, each, of_whol
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import laid_out, memory_order, noted, strides_in
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule, rules, untiled
 
 Ints = tuple[int, ...]
 
@@ -103,21 +103,16 @@ def _whole(out: Tensor, dim: int, size: int, along: set[int]) -> int:
 # ------------------------------------------------------------------------------------------------ sorting and counting
 
 
-def _sort(function: Callable[..., Any]) -> None:
-    @rule(function)
-    def sort(input: TileTensor, dim: Any = -1, descending: bool = False, **kwargs: Any) -> Any:
-        if isinstance(dim, bool):  # sort(x, stable) has no positional form of its own
-            raise untiled(function, (input, dim), kwargs, why="give dim= and descending= by name")
-        return on_lines(lambda line: function(line, dim=dim, descending=descending, **kwargs), input, (dim,))
+@rules(named("sort argsort"))
+def sort(
+    function: Callable[..., Any], input: TileTensor, dim: Any = -1, descending: bool = False, **kwargs: Any
+) -> Any:
+    if isinstance(dim, bool):  # sort(x, stable) has no positional form of its own
+        raise untiled(function, (input, dim), kwargs, why="give dim= and descending= by name")
+    return on_lines(lambda line: function(line, dim=dim, descending=descending, **kwargs), input, (dim,))
 
 
-for _function in named("sort argsort"):
-    _sort(_function)
-
-
-@rule(torch.msort, Tensor.msort)
-def msort(input: TileTensor) -> Any:
-    return on_lines(torch.msort, input, (0,))
+rule(*named("msort"))(lambda input: on_lines(torch.msort, input, (0,)))
 
 
 @rule(torch.topk, Tensor.topk)
@@ -162,29 +157,15 @@ of_wholes(*named("bincount histogram"))
 # ------------------------------------------------------------------------------------------------------ running values
 
 
-def _running(name: str) -> None:
-    function: Callable[..., Any] = getattr(torch, name)
-
-    @rule(function, getattr(Tensor, name))
-    def running(input: TileTensor, dim: Any = None, **kwargs: Any) -> Any:
-        return on_lines(lambda whole: function(whole, dim, **kwargs), input, (dim,))
+@rules(named("cumsum cumprod logcumsumexp cummax cummin"))
+def running(function: Callable[..., Any], input: TileTensor, dim: Any = None, **kwargs: Any) -> Any:
+    return on_lines(lambda whole: function(whole, dim, **kwargs), input, (dim,))
 
 
-for _name in "cumsum cumprod logcumsumexp cummax cummin".split():
-    _running(_name)
-
-
-def _written(name: str) -> None:
-    function = getattr(Tensor, name)
-
-    @rule(function)
-    def write(input: TileTensor, dim: int, **kwargs: Any) -> Tensor:
-        # Of a copy: the backward needs the values before they are overwritten.
-        return input.copy_(getattr(torch, name[:-1])(input.clone(), dim, **kwargs))
-
-
-_written("cumsum_")
-_written("cumprod_")
+@rules((Tensor.cumsum_, Tensor.cumprod_))
+def write(function: Callable[..., Any], input: TileTensor, dim: int, **kwargs: Any) -> Tensor:
+    # Of a copy: the backward needs the values before they are overwritten.
+    return input.copy_(function(input.clone(), dim, **kwargs))
 
 
 # ----------------------------------------------------------------------- differences and integrals: pixels move by one

@@ -24,7 +24,7 @@ from halocline.tiling.local_operator import Indexed, Recomputed
 from halocline.tiling.resample import Taps, largest, resample
 from halocline.tiling.rules.convolution import hashable, tuples
 from halocline.tiling.rules.gathered import cut_again
-from halocline.tiling.rules.reduction import mean
+from halocline.tiling.rules.reduction import reduce
 from halocline.tiling.statistics import LOW_PRECISION
 from halocline.tiling.strides import in_order_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -266,7 +266,7 @@ def _register(dims: int) -> None:
     @rule(_ADAPTIVE_AVERAGE[place])
     def adaptive_avg_pool(input: TileTensor, output_size: Any) -> Tensor:
         if tuples(hashable(output_size), dims) == (1,) * dims:
-            return mean(input, tuple(range(-dims, 0)), keepdim=True)
+            return reduce(torch.mean, True, input, tuple(range(-dims, 0)), keepdim=True)
         return to_tiles(input, output_size)
 
     @per_sample(_ADAPTIVE_AVERAGE[place], dims)
