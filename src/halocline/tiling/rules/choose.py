@@ -17,7 +17,7 @@ from torch import Tensor
 
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import named, nary, part_of, works_in_place
-from halocline.tiling.rules.gathered import held_part, of_wholes, on_wholes, recut, whole
+from halocline.tiling.rules.gathered import cut_again, held_part, of_wholes, on_wholes, whole
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, find_tiles, rule, rules, untiled
@@ -115,7 +115,7 @@ def written_whole(function: Callable[..., Any], input: Tensor, *args: Any, **kwa
     if works_in_place(function):
         input.local.copy_(part_of(out, input.spec))
         return input
-    return recut(out, input.spec) if out.shape == input.shape else out
+    return cut_again(out, input.spec) if out.shape == input.shape else out
 
 
 @rules(named("scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"))

@@ -81,13 +81,7 @@ def fills_its_memory(tensor: Tensor) -> bool:
 
 def on_whole(function: Callable[[Tensor], Tensor], x: TileTensor) -> TileTensor:
     """`function`, which keeps the shape, of the whole tensor; of the result only the owned pixels are kept."""
-    return recut(function(x.full()), x.spec)
-
-
-def recut(plain: Tensor, spec: TileSpec) -> TileTensor:
-    """What this rank owns of a whole tensor: a copy, so that the whole does not stay in memory."""
-    spec = spec.without_margin()
-    return TileTensor.wrap(cut(plain, spec), spec)
+    return cut_again(function(x.full()), x.spec)
 
 
 def held_part(tensor: Tensor, spec: TileSpec) -> Tensor:

@@ -57,7 +57,6 @@ class Read:
     """The tiles of the result while the dims in `single` are still there."""
     single: tuple[int, ...]
     """The dims (negative) in which a single pixel was asked for."""
-    ndim: int
 
 
 Plain = tuple[int | tuple[Any, ...] | str | None, ...]
@@ -140,7 +139,7 @@ def _read(input: TileTensor, key: Any, function: Any) -> Read | None:
         items[n] = part
     order = _order(items)
     new = new.with_dims(tuple(order.index(n) - len(order) for n in places))
-    return Read(tuple(items), new, tuple(order.index(n) - len(order) for n in single), ndim)
+    return Read(tuple(items), new, tuple(order.index(n) - len(order) for n in single))
 
 
 def _order(items: Sequence[Any]) -> list[int]:

@@ -93,11 +93,8 @@ def on_lines(function: Callable[[Tensor], Any], x: TileTensor, dims: Iterable[in
 
 def _placed(out: Tensor, spec: TileSpec, along: set[int]) -> TileTensor:
     """A result computed where its lines are whole."""
-    return TileTensor.wrap(out, resized(spec, tuple(_whole(out, d, n, along) for d, n in zip(spec.dims, spec.size))))
-
-
-def _whole(out: Tensor, dim: int, size: int, along: set[int]) -> int:
-    return out.shape[dim] if dim in along else size
+    sizes = (out.shape[d] if d in along else n for d, n in zip(spec.dims, spec.size))
+    return TileTensor.wrap(out, resized(spec, tuple(sizes)))
 
 
 # ------------------------------------------------------------------------------------------------ sorting and counting
@@ -227,11 +224,9 @@ def _trapezoids(y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
     return (later + earlier) * torch.diff(x, dim=dim) / 2
 
 
-@rule(torch.trapezoid, torch.trapz)
-def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    return _trapezoids(y, x, dx, dim).sum(dim)
-
-
-@rule(torch.cumulative_trapezoid)
-def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    return torch.cumsum(_trapezoids(y, x, dx, dim), dim)
+@rules((torch.trapezoid, torch.trapz), torch.sum)
+@rules((torch.cumulative_trapezoid,), torch.cumsum)
+def trapezoid(
+    function: Any, add: Callable[..., Tensor], y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1
+) -> Tensor:
+    return add(_trapezoids(y, x, dx, dim), dim)

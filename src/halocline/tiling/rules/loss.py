@@ -76,14 +76,8 @@ def _weight_not_told() -> Tensor | None:
     return None if frame is None else frame.f_locals["weight"]
 
 
-def _by_class(input: Tensor) -> bool:
-    """Whether an input is a tile of (batch, classes, pixels), its classes uncut, whose pixels can be judged apart."""
-    return isinstance(input, TileTensor) and input.ndim > 1 and 1 not in input.spec.positions(input.ndim)
-
-
-def _classes(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
+def _classes(input: TileTensor, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
     """The owned input and target, the spec without the dim of classes, and whether the target is a class per pixel."""
-    assert isinstance(input, TileTensor)
     whole = tuple(input.shape)
     by_class = target.ndim == input.ndim - 1
     if tuple(target.shape) != (whole[:1] + whole[2:] if by_class else whole):
@@ -128,7 +122,8 @@ def classified(
     """A loss of the values that each pixel has for all classes, of which `target` names one, or has shares."""
     reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
     options["ignore_index"] = ignore_index
-    if not _by_class(input):
+    # Of a tile of (batch, classes, pixels), its classes uncut, pixels can be judged apart.
+    if not isinstance(input, TileTensor) or input.ndim < 2 or 1 in input.spec.positions(input.ndim):
         return on_wholes(function, input, target, weight, reduction=reduction, **options)
     owned, part, spec, by_class = _classes(input, target)
     weight = None if weight is None else for_tiles(weight, spec.exchanger)

@@ -7,7 +7,6 @@ ranks; everything else stays tiles, some of them perhaps empty. pool_indices.py 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -31,15 +30,11 @@ from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
 
 Ints = tuple[int, ...]
-_MAX: tuple[Callable[..., Any], ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
-_AVERAGE: tuple[Callable[..., Any], ...] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
-_LP: tuple[Callable[..., Any], ...] = (F.lp_pool1d, F.lp_pool2d, F.lp_pool3d)
-_ADAPTIVE_MAX: tuple[Callable[..., Any], ...] = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)
-_ADAPTIVE_AVERAGE: tuple[Callable[..., Any], ...] = (
-    F.adaptive_avg_pool1d,
-    F.adaptive_avg_pool2d,
-    F.adaptive_avg_pool3d,
+_MAX, _AVERAGE, _LP, _ADAPTIVE_MAX, _ADAPTIVE_AVERAGE = (
+    [getattr(F, f"{name}_pool{dims}d") for dims in (1, 2, 3)]
+    for name in ("max", "avg", "lp", "adaptive_max", "adaptive_avg")
 )
+"""By number of dims less one."""
 
 
 def windows_asked(

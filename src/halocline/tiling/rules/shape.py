@@ -96,19 +96,13 @@ def movedim(input: TileTensor, source: Any, destination: Any) -> TileTensor:
 @rule(getattr(Tensor, "T").__get__, torch.t, Tensor.t)  # noqa: B009
 def reverse_dims(input: TileTensor) -> TileTensor:
     if input.ndim != 2:
-        raise untiled(torch.t, (input,), why="a transpose of a tensor without exactly 2 dims; use permute")
+        raise untiled(torch.t, (input,), why="a transpose of a tensor without exactly 2 dims; use permute or mH")
     return permuted(input, (1, 0))
 
 
 rule(getattr(Tensor, "mT").__get__)(lambda input: transpose(input, -2, -1))  # noqa: B009
 rule(getattr(Tensor, "mH").__get__, *named("adjoint"))(lambda input: transpose(input, -2, -1).conj())  # noqa: B009
-
-
-@rule(getattr(Tensor, "H").__get__)  # noqa: B009
-def matrix_adjoint(input: TileTensor) -> Tensor:
-    if input.ndim != 2:
-        raise untiled(Tensor.adjoint, (input,), why="the adjoint of a tensor without exactly 2 dims; use mH")
-    return permuted(input, (1, 0)).conj()
+rule(getattr(Tensor, "H").__get__)(lambda input: reverse_dims(input).conj())  # noqa: B009
 
 
 # ------------------------------------------------------------------------------------------------- sizes of the dims
