@@ -50,6 +50,7 @@ def gradients(
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of tiles are tiles, those of plain tensors whole. An output that is a tile needs its gradient."""
+    outputs, inputs = _listed(outputs), _listed(inputs)
     if is_grads_batched:
         raise untiled(
             torch.autograd.grad, (outputs, inputs), why="gradients in batches have no rule; take them one by one"
@@ -65,7 +66,7 @@ def gradients(
         allow_unused=allow_unused,
         materialize_grads=materialize_grads,
     )
-    pairs = zip(_listed(inputs), found)
+    pairs = zip(inputs, found)
     return tuple(TileTensor.wrap(g, t.spec) if isinstance(t, TileTensor) and g is not None else g for t, g in pairs)
 
 
