@@ -28,26 +28,18 @@ if TYPE_CHECKING:
     from halocline.tiling.tensor import TileTensor as TileTensor
     from halocline.tiling.tensor import UntiledOperation as UntiledOperation
 
-_HOMES = {
-    "Exchanger": "exchanger",
-    "NoCommunication": "exchanger",
-    "Policy": "overlapping",
-    "ThreadExchanger": "exchanger",
-    "TileSpec": "spec",
-    "TileTensor": "tensor",
-    "Traffic": "exchanger",
-    "UntiledOperation": "tensor",
-    "backward": "rules.differentiate",
-    "for_tiles": "plain",
-    "fuse": "fusion",
-    "fused": "fusion",
-    "overlap": "overlapping",
-    "redistribute": "cutting",
-    "rule": "own_rule",
-    "run_fused": "fusion",
-    "tile": "cutting",
-    "traffic": "exchanger",
+_NAMES = {
+    "cutting": "redistribute tile",
+    "exchanger": "Exchanger NoCommunication ThreadExchanger Traffic traffic",
+    "fusion": "fuse fused run_fused",
+    "overlapping": "Policy overlap",
+    "own_rule": "rule",
+    "plain": "for_tiles",
+    "rules.differentiate": "backward",
+    "spec": "TileSpec",
+    "tensor": "TileTensor UntiledOperation",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)
 

@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
@@ -83,9 +83,8 @@ def grow(box: Box, margin: Sequence[Interval], size: Sequence[int]) -> Box:
 class Reach(Protocol):
     """How output pixels depend on input pixels in one dim. Implementations are hashable and never change."""
 
-    @property
-    def pads(self) -> bool:
-        """Whether pixels needed outside the image are padding (True) or just absent (False)."""
+    pads: ClassVar[bool]
+    """Whether pixels needed outside the image are padding (True) or just absent (False)."""
 
     def out_size(self, size: int) -> int:
         """How many output pixels an input of `size` pixels gives."""
@@ -123,10 +122,7 @@ class Window:
     hi: int = 0
     """Padding after the last pixel; `ceil_hi` gives the one that rounds the output size up."""
     dilation: int = 1
-
-    @property
-    def pads(self) -> bool:
-        return True
+    pads: ClassVar[bool] = True
 
     @property
     def span(self) -> int:
@@ -168,10 +164,7 @@ class TransposedWindow:
     padding: int = 0
     output_padding: int = 0
     dilation: int = 1
-
-    @property
-    def pads(self) -> bool:
-        return False
+    pads: ClassVar[bool] = False
 
     @property
     def span(self) -> int:
@@ -211,15 +204,12 @@ class Table:
     stops: tuple[int, ...]
     centres: tuple[float, ...] = field(default=())
     """Where each output lies in input coordinates (pixel i is at i); the middle of what it reads unless given."""
+    pads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.centres:
             centres = tuple((a + b - 1) / 2 for a, b in zip(self.starts, self.stops))
             object.__setattr__(self, "centres", centres)
-
-    @property
-    def pads(self) -> bool:
-        return False
 
     def out_size(self, size: int) -> int:
         return len(self.starts)

@@ -127,6 +127,14 @@ class Route:
             return unpack(strips[0], self.receives, like.shape[0]) if self.receives else ()
         return strips
 
+    def give_back(self, grad: Tensor, source_size: tuple[int, ...], exchanger: Exchanger) -> Tensor:
+        """The gradient of the source, from that of the target, of which what was received goes back to its owners."""
+        strips: list[Tensor] = []
+        if self.exchange:
+            wait, strips = self.start_back(grad, exchanger)
+            wait()
+        return self.accumulate(grad, source_size, strips)
+
     def assemble(self, target: Tensor, source: Tensor, strips: Sequence[Tensor]) -> Tensor:
         """Write what was kept and what was received into the target."""
         if self.keep is not None:
@@ -241,18 +249,16 @@ class _Move(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return _Return.apply(grad, ctx.way, ctx.exchanger, ctx.source_size), None, None
+        return Return.apply(grad, ctx.way, ctx.exchanger, ctx.source_size), None, None
 
 
-class _Return(Function):
-    """The way back of what `_Move` moved: what arrived in several copies is added up."""
+class Return(Function):
+    """The way back of what was moved, into zeros: what arrived in several copies is added up."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, way: Route, exchanger: Exchanger, source_size: tuple[int, ...]) -> Tensor:
         ctx.way, ctx.exchanger = way, exchanger
-        wait, strips = way.start_back(grad, exchanger)
-        wait()
-        result = way.accumulate(grad, source_size, strips)
+        result = way.give_back(grad, source_size, exchanger)
         return alias(result) if result is grad else result
 
     @staticmethod

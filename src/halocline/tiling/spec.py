@@ -114,6 +114,14 @@ class TileSpec:
         """Other tiles on the same group, without margins."""
         return TileSpec(cuts, self.exchanger, self.dims, ranks or self.ranks)
 
+    def mapped(self, place: Callable[[int, int], int]) -> TileSpec:
+        """The same ranks' tiles of an image in which the edge at c of spatial dim number d lies at place(d, c)."""
+        new = self.with_cuts(tuple(tuple(place(d, c) for c in line) for d, line in enumerate(self.cuts)))
+        if self.bare:
+            return new
+        boxes = (tuple((place(d, a), place(d, b)) for d, (a, b) in enumerate(box)) for box in self.have)
+        return new.with_have(tuple(boxes))
+
     def without_margin(self) -> TileSpec:
         return self if self.bare else self.with_have(self.own)
 

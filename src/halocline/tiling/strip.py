@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from halocline.tiling.constant import constant
+from halocline.tiling.strides import CHANNELS_LAST
 
 PACKED_ON = ("cuda",)
 """The types of device on which strips travel as rows. On a CPU a slice is copied as fast as it is indexed."""
 _IMAGES = ((-2, -1), (-3, -2, -1))
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ def packed(tensor: Tensor, dims: tuple[int, ...]) -> bool:
 
 def rows(tensor: Tensor) -> Tensor | None:
     """All the pixels of a tensor as rows, if it lies so in memory."""
-    if not tensor.is_contiguous(memory_format=_FORMATS[tensor.ndim]):
+    if not tensor.is_contiguous(memory_format=CHANNELS_LAST[tensor.ndim]):
         return None
     channels = tensor.shape[1]
     return tensor.as_strided((tensor.numel() // max(channels, 1), channels), (channels, 1))
@@ -125,7 +125,7 @@ def _numbers(strips: tuple[Strip, ...], size: torch.Size, samples: int, device: 
 def copy_pixels(target: Tensor, source: Tensor) -> None:
     """`target.copy_(source)` of parts of images; a GPU copies the channels of pixels faster in words of 8 bytes."""
     ratio = 8 // source.element_size()
-    if source.is_cuda and ratio > 1 and source.ndim in _FORMATS and source.dtype == target.dtype:
+    if source.is_cuda and ratio > 1 and source.ndim in CHANNELS_LAST and source.dtype == target.dtype:
         if _divisible(source, ratio) and _divisible(target, ratio):
             target, source = target.movedim(1, -1).view(torch.int64), source.movedim(1, -1).view(torch.int64)
     target.copy_(source)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -42,6 +43,17 @@ def rule(*functions: Any) -> Callable[[Rule], Rule]:
         for key in functions:
             _RULES[key] = function
         return function
+
+    return register
+
+
+def rules(functions: Iterable[Any], *given: Any) -> Callable[[Rule], Rule]:
+    """Register one of our own rules for each of several functions: it is called with the function and `given` first."""
+
+    def register(run: Rule) -> Rule:
+        for key in functions:
+            _RULES[key] = partial(run, key, *given)
+        return run
 
     return register
 

@@ -26,7 +26,7 @@ from halocline.tiling.halo import assembly, halo_route
 from halocline.tiling.local_operator import Grads, Indexed, LocalOperator
 from halocline.tiling.overlapping import POLICY, Policy, SplitOutputs, now, split, trial, worth_trying
 from halocline.tiling.plain import wanted
-from halocline.tiling.route import Route, index
+from halocline.tiling.route import Return, Route, index
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import alias, empty_as, laid_out, strides_of, suggested_format
 from halocline.tiling.tensor import TileTensor, UntiledOperation
@@ -171,32 +171,15 @@ class _Pad(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        _require_pixels(ctx.where)
-        return _Unpad.run(grad, ctx.where), None, None
-
-
-class _Unpad(Function):
-    """The gradient of the tile, from that of the padded input."""
-
-    @staticmethod
-    def forward(ctx: Any, grad_padded: Tensor, where: Geometry) -> Tensor:
-        ctx.where = where
-        grad = _return_halo(where, grad_padded)
-        return alias(grad) if grad is grad_padded else grad
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _Pad.run(grad, ctx.where, 0.0), None
+        where = ctx.where
+        _require_pixels(where)
+        back = Return.run(grad, halo_route(where), where.source.exchanger, shape(where.source.held))
+        return back, None, None
 
 
 def _return_halo(where: Geometry, grad_padded: Tensor) -> Tensor:
     """The gradient of the tile, from that of the padded input: the halo's part goes back to its owners."""
-    way = halo_route(where)
-    returned: list[Tensor] = []
-    if where.exchange:
-        wait, returned = way.start_back(grad_padded, where.source.exchanger)
-        wait()
-    return way.accumulate(grad_padded, shape(where.source.held), returned)
+    return halo_route(where).give_back(grad_padded, shape(where.source.held), where.source.exchanger)
 
 
 class _Windowed(Function):

@@ -18,7 +18,7 @@ from torch import Tensor
 from halocline.tiling.boxes import Box, Interval
 from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.route import move
-from halocline.tiling.rules.gathered import on_wholes, recut, whole
+from halocline.tiling.rules.gathered import cut_again, on_wholes, whole
 from halocline.tiling.rules.shape import moved
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.tensor import TileTensor, rule, untiled
@@ -58,7 +58,7 @@ def _shared(values: Sequence[Any], spec: TileSpec) -> list[Any]:
 def _recut(out: Tensor, spec: TileSpec, dims: tuple[int, ...]) -> Tensor:
     """A whole result as tiles, if it is of the tiles' size in the dims that are now theirs."""
     spec = moved(spec, dims)
-    return recut(out, spec) if all(out.shape[d] == n for d, n in zip(spec.dims, spec.size)) else out
+    return cut_again(out, spec) if all(out.shape[d] == n for d, n in zip(spec.dims, spec.size)) else out
 
 
 @rule(F.scaled_dot_product_attention)

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from halocline.tiling.rules.elementwise import named, part_of
 from halocline.tiling.strides import is_alias_of, memory_order
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule, rules, untiled
 from halocline.tiling.view import data_of
 from halocline.tiling.whole_order import likeness, unclear
 
@@ -27,24 +27,15 @@ _PROPERTIES = (
 _METHODS = "is_floating_point is_complex is_signed element_size get_device is_inference is_pinned is_conj is_neg"
 
 
-def _pass_through(name: str) -> None:
-    @rule(getattr(Tensor, name).__get__)
-    def attribute(input: TileTensor) -> Any:
-        return getattr(input.local, name)
+_NEW = "new_zeros new_ones new_full new_empty"
+"""Plain tensors of the shape asked for, equal on every rank; only dtype and device are the tile's."""
 
 
-def _ask(name: str) -> None:
-    @rule(*named(name, Tensor, torch))
-    def ask(input: TileTensor, *args: Any, **kwargs: Any) -> Any:
-        return getattr(input.local, name)(*args, **kwargs)
+@rules(named(f"{_METHODS} {_NEW}", Tensor, torch))
+@rules(getattr(Tensor, name).__get__ for name in _PROPERTIES.split() if hasattr(Tensor, name))
+def of_held(function: Callable[..., Any], input: TileTensor, *args: Any, **kwargs: Any) -> Any:
+    return function(input.local, *args, **kwargs)
 
-
-for _name in _PROPERTIES.split():
-    if hasattr(getattr(Tensor, _name, None), "__get__"):
-        _pass_through(_name)
-for _name in _METHODS.split():
-    if hasattr(Tensor, _name):
-        _ask(_name)
 
 for _name in ("shape", "ndim", "requires_grad", "is_leaf", "grad_fn", "grad"):
     rule(getattr(Tensor, _name).__get__)(getattr(TileTensor, _name).fget)
@@ -93,16 +84,11 @@ def forget_hooks(input: TileTensor, hooks: Any) -> None:
         _SET_HOOKS(input, hooks)
 
 
-def _part(name: str) -> None:
-    @rule(getattr(Tensor, name).__get__)
-    def part(input: TileTensor) -> TileTensor:
-        """A view of the same numbers; of real ones, the tile itself."""
-        part = getattr(input.local, name)
-        return input if part is input.local else TileTensor.wrap(part, input.spec)
-
-
-for _name in ("real", "imag"):
-    _part(_name)
+@rules((getattr(Tensor, "real").__get__, getattr(Tensor, "imag").__get__))  # noqa: B009
+def part(get: Callable[[Tensor], Tensor], input: TileTensor) -> TileTensor:
+    """A view of the same numbers; of real ones, the tile itself."""
+    part = get(input.local)
+    return input if part is input.local else TileTensor.wrap(part, input.spec)
 
 
 # --------------------------------------------------------------------------------------- order in memory, dtype, device
@@ -145,23 +131,18 @@ def contiguous(input: TileTensor, memory_format: torch.memory_format = torch.con
     return _agreed(input, memory_format, lambda part: part.contiguous(memory_format=memory_format))
 
 
-def _convert(function: Callable[..., Any]) -> None:
-    @rule(function)
-    def convert(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Another tensor among the arguments only gives its dtype and device: it may be of any shape."""
-        args = tuple(a.local if isinstance(a, TileTensor) else a for a in args)
-        kwargs = {k: a.local if isinstance(a, TileTensor) else a for k, a in kwargs.items()}
-        if not isinstance(input, TileTensor):
-            return function(input, *args, **kwargs)
-        out = function(input.local, *args, **kwargs)
-        if not isinstance(out, Tensor):  # type() without arguments
-            return out
-        asked = kwargs.get("memory_format")
-        if asked not in (None, torch.preserve_format) and out.dtype == input.dtype and out.device == input.device:
-            if not kwargs.get("copy"):
-                return _agreed(input, asked, lambda part: part.to(memory_format=asked))
-        return input if out is input.local else TileTensor.wrap(out, input.spec)
-
-
-for _function in (Tensor.to, Tensor.type_as, Tensor.type):
-    _convert(_function)
+@rules((Tensor.to, Tensor.type_as, Tensor.type))
+def convert(function: Callable[..., Any], input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Another tensor among the arguments only gives its dtype and device: it may be of any shape."""
+    args = tuple(a.local if isinstance(a, TileTensor) else a for a in args)
+    kwargs = {k: a.local if isinstance(a, TileTensor) else a for k, a in kwargs.items()}
+    if not isinstance(input, TileTensor):
+        return function(input, *args, **kwargs)
+    out = function(input.local, *args, **kwargs)
+    if not isinstance(out, Tensor):  # type() without arguments
+        return out
+    asked = kwargs.get("memory_format")
+    if asked not in (None, torch.preserve_format) and out.dtype == input.dtype and out.device == input.device:
+        if not kwargs.get("copy"):
+            return _agreed(input, asked, lambda part: part.to(memory_format=asked))
+    return input if out is input.local else TileTensor.wrap(out, input.spec)

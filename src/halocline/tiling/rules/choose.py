@@ -9,7 +9,6 @@ the whole image's size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +17,10 @@ from torch import Tensor
 
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import named, nary, part_of, works_in_place
-from halocline.tiling.rules.gathered import held_part, of_wholes, on_wholes, recut, whole
+from halocline.tiling.rules.gathered import cut_again, held_part, of_wholes, on_wholes, whole
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
-from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
+from halocline.tiling.tensor import TileTensor, find_tiles, rule, rules, untiled
 
 
 def within_pixels(tensors: Sequence[Any], dim: Any) -> TileSpec | None:
@@ -61,17 +60,15 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 of_wholes(*named("masked_select take nonzero argwhere unique unique_consecutive", torch, Tensor))
 
 
-def _where(function: Callable[..., Any]) -> None:
-    by_pixel = nary(function, in_place=False)
-
-    @rule(function)
-    def where(*args: Any, **kwargs: Any) -> Any:
-        """Of one or the other tensor, pixel by pixel; of a condition alone, the list of pixels where it holds."""
-        return on_wholes(function, *args, **kwargs) if len(args) + len(kwargs) == 1 else by_pixel(*args, **kwargs)
+_by_pixel = {function: nary(function, in_place=False) for function in (torch.where, Tensor.where)}
 
 
-_where(torch.where)
-_where(Tensor.where)
+@rules(_by_pixel)
+def where(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Of one or the other tensor, pixel by pixel; of a condition alone, the list of pixels where it holds."""
+    if len(args) + len(kwargs) == 1:
+        return on_wholes(function, *args, **kwargs)
+    return _by_pixel[function](*args, **kwargs)
 
 
 @rule(F.embedding)
@@ -108,51 +105,45 @@ def one_hot(input: TileTensor, num_classes: int = -1) -> TileTensor:
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def written_whole(function: Callable[..., Any], in_place: bool, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+@rules(named("index_put index_put_ put put_ masked_scatter masked_scatter_"))
+@rules(named("select_scatter slice_scatter diagonal_scatter"))
+def written_whole(function: Callable[..., Any], input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`function`, which writes into its first argument or into a copy of it, on whole tensors."""
     if not isinstance(input, TileTensor):
         return on_wholes(function, input, *args, **kwargs)
     out = on_wholes(function, input.full().clone(), *args, **kwargs)
-    if in_place:
+    if works_in_place(function):
         input.local.copy_(part_of(out, input.spec))
         return input
-    return recut(out, input.spec) if out.shape == input.shape else out
+    return cut_again(out, input.spec) if out.shape == input.shape else out
 
 
-def _scatter(function: Callable[..., Any], in_place: bool) -> None:
-    @rule(function)
-    def scatter(input: Tensor, dim: int, index: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """A source is a tensor like the index, or a number."""
-        tensors = (input, index, source) if isinstance(source, Tensor) else (input, index)
-        spec = None if in_place and not isinstance(input, TileTensor) else within_pixels(tensors, dim)
-        if spec is None:
-            return written_whole(function, in_place, input, dim, index, source, *args, **kwargs)
-        held, chosen, *values = (held_part(t, spec) for t in tensors)
-        out = function(held, dim, chosen, *(values or [source]), *args, **kwargs)
-        return input if in_place else TileTensor.wrap(out, spec)
+@rules(named("scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"))
+def scatter(
+    function: Callable[..., Any], input: Tensor, dim: int, index: Tensor, source: Any, *args: Any, **kwargs: Any
+) -> Tensor:
+    """A source is a tensor like the index, or a number."""
+    tensors = (input, index, source) if isinstance(source, Tensor) else (input, index)
+    in_place = works_in_place(function)
+    spec = None if in_place and not isinstance(input, TileTensor) else within_pixels(tensors, dim)
+    if spec is None:
+        return written_whole(function, input, dim, index, source, *args, **kwargs)
+    held, chosen, *values = (held_part(t, spec) for t in tensors)
+    out = function(held, dim, chosen, *(values or [source]), *args, **kwargs)
+    return input if in_place else TileTensor.wrap(out, spec)
 
 
-def _indexed(function: Callable[..., Any], in_place: bool) -> None:
-    @rule(function)
-    def indexed(input: Tensor, dim: int, index: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """A list of places along one dim, and what is written to all pixels there: a tensor like the input, or one
-        number."""
-        number = not isinstance(source, Tensor) or source.ndim == 0
-        spec = within_pixels((input,) if number else (input, source), dim) if isinstance(input, TileTensor) else None
-        if spec is None or (number and isinstance(source, TileTensor)):
-            return written_whole(function, in_place, input, dim, index, source, *args, **kwargs)
-        assert isinstance(input, TileTensor)
-        if isinstance(source, Tensor):
-            source = for_tiles(source, spec.exchanger) if number else held_part(source, spec)
-        out = function(input.local, from_front(dim, input.ndim), whole(index), source, *args, **kwargs)
-        return input if in_place else TileTensor.wrap(out, spec)
-
-
-for _function in named("scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"):
-    _scatter(_function, works_in_place(_function))
-for _function in named("index_add index_add_ index_copy index_copy_ index_fill index_fill_ index_reduce index_reduce_"):
-    _indexed(_function, works_in_place(_function))
-for _function in named(
-    "index_put index_put_ put put_ masked_scatter masked_scatter_ select_scatter slice_scatter diagonal_scatter"
-):
-    rule(_function)(partial(written_whole, _function, works_in_place(_function)))
+@rules(named("index_add index_add_ index_copy index_copy_ index_fill index_fill_ index_reduce index_reduce_"))
+def indexed(
+    function: Callable[..., Any], input: Tensor, dim: int, index: Tensor, source: Any, *args: Any, **kwargs: Any
+) -> Tensor:
+    """A list of places along one dim, and what is written to all pixels there: a tensor like the input, or a number."""
+    number = not isinstance(source, Tensor) or source.ndim == 0
+    spec = within_pixels((input,) if number else (input, source), dim) if isinstance(input, TileTensor) else None
+    if spec is None or (number and isinstance(source, TileTensor)):
+        return written_whole(function, input, dim, index, source, *args, **kwargs)
+    assert isinstance(input, TileTensor)
+    if isinstance(source, Tensor):
+        source = for_tiles(source, spec.exchanger) if number else held_part(source, spec)
+    out = function(input.local, from_front(dim, input.ndim), whole(index), source, *args, **kwargs)
+    return input if works_in_place(function) else TileTensor.wrap(out, spec)

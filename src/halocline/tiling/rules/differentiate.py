@@ -50,18 +50,17 @@ def gradients(
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of tiles are tiles, those of plain tensors whole. An output that is a tile needs its gradient."""
-    listed = [(value,) if isinstance(value, Tensor) else tuple(value) for value in (outputs, inputs)]
-    outputs, inputs = listed
-    given = (None,) * len(outputs) if grad_outputs is None else grad_outputs
-    given = (given,) if isinstance(given, Tensor) else tuple(given)
-    if any(isinstance(t, TileTensor) and not t.spec.bare for t in inputs) or is_grads_batched:
-        raise untiled(torch.autograd.grad, (outputs, inputs), why=f"{MARGINS}; take it outside of fused()")
-    if any(isinstance(o, TileTensor) and g is None for o, g in zip(outputs, given)):
-        raise untiled(torch.autograd.grad, (outputs, inputs), why="give grad_outputs, or reduce the tile to one number")
+    outputs, inputs = _listed(outputs), _listed(inputs)
+    if is_grads_batched:
+        raise untiled(
+            torch.autograd.grad, (outputs, inputs), why="gradients in batches have no rule; take them one by one"
+        )
+    why = "give grad_outputs, or reduce the tile to one number"
+    owned, leaves, given = _opened(torch.autograd.grad, outputs, inputs, grad_outputs, why)
     found = torch.autograd.grad(
-        [o.owned if isinstance(o, TileTensor) else o for o in outputs],
-        [t.local if isinstance(t, TileTensor) else t for t in inputs],
-        [_gradient(o, g) for o, g in zip(outputs, given)],
+        owned,
+        leaves,
+        given,
         retain_graph=retain_graph,
         create_graph=create_graph,
         allow_unused=allow_unused,
@@ -81,21 +80,9 @@ def backward_of_all(
     inputs: Any = None,
 ) -> None:
     """Of tiles whose gradients are given, as tiles or whole."""
-    listed = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
     given = grad_variables if grad_tensors is None else grad_tensors
-    grads = (given,) * len(listed) if given is None or isinstance(given, Tensor) else tuple(given)
-    if any(isinstance(t, TileTensor) and g is None for t, g in zip(listed, grads)):
-        raise untiled(Tensor.backward, listed, why=_ONE_NUMBER)
-    leaves = () if inputs is None else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    if any(isinstance(leaf, TileTensor) and not leaf.spec.bare for leaf in leaves):
-        raise untiled(Tensor.backward, listed, why=f"{MARGINS}; take it outside of fused()")
-    torch.autograd.backward(
-        [t.owned if isinstance(t, TileTensor) else t for t in listed],
-        [_gradient(t, g) for t, g in zip(listed, grads)],
-        retain_graph,
-        create_graph,
-        inputs=[leaf.local if isinstance(leaf, TileTensor) else leaf for leaf in leaves] or None,
-    )
+    owned, leaves, grads = _opened(Tensor.backward, tensors, inputs, given, _ONE_NUMBER)
+    torch.autograd.backward(owned, grads, retain_graph, create_graph, inputs=leaves or None)
 
 
 @rule(Tensor.backward)
@@ -103,6 +90,25 @@ def backward_of(
     tensor: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
 ) -> None:
     backward_of_all(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return () if value is None else (value,) if isinstance(value, Tensor) else tuple(value)
+
+
+def _opened(function: Any, outputs: Any, inputs: Any, grads: Any, why: str) -> tuple[list[Any], list[Any], list[Any]]:
+    """What autograd knows of outputs, inputs and outputs' gradients; `why` no output that is a tile may lack one."""
+    outputs, inputs = _listed(outputs), _listed(inputs)
+    grads = _listed(grads) or (None,) * len(outputs)
+    if any(isinstance(o, TileTensor) and g is None for o, g in zip(outputs, grads)):
+        raise untiled(function, outputs, why=why)
+    if any(isinstance(t, TileTensor) and not t.spec.bare for t in inputs):
+        raise untiled(function, (*outputs, *inputs), why=f"{MARGINS}; take it outside of fused()")
+    return (
+        [o.owned if isinstance(o, TileTensor) else o for o in outputs],
+        [t.local if isinstance(t, TileTensor) else t for t in inputs],
+        [_gradient(o, g) for o, g in zip(outputs, grads)],
+    )
 
 
 def _gradient(tensor: Tensor, grad: Tensor | None) -> Tensor | None:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from halocline.tiling.drawn_part import drawn_part
-from halocline.tiling.rules.elementwise import part_of
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.rules.elementwise import named, part_of
+from halocline.tiling.tensor import TileTensor, rules, untiled
 from halocline.tiling.whole_order import as_on_whole
 
 # The constant of self-normalising networks: -(lambda * alpha) of SELU, Klambauer et al. (2017), which torch uses, too.
@@ -41,46 +41,43 @@ def _dropped(whole: Tensor, by_channel: bool) -> Tensor:
     return whole * mask
 
 
-def _dropout(function: Callable[..., Tensor], by_channel: bool, alpha: bool) -> None:
-    in_place_form = function.__name__.endswith("_")
+def dropout(
+    function: Callable[..., Tensor],
+    by_channel: bool,
+    alpha: bool,
+    input: Tensor,
+    p: float = 0.5,
+    training: Any = None,
+    inplace: bool = False,
+    **kwargs: Any,
+) -> TileTensor:
+    if not isinstance(input, TileTensor):
+        raise untiled(function, (input,))
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    usual = function not in (F.alpha_dropout, F.feature_alpha_dropout)  # whether it drops when it is not said
+    train = kwargs.get("train", usual if training is None else training)
+    inplace = inplace or function.__name__.endswith("_")
+    local, spec = input.local, input.spec
+    if not train or p == 0.0:  # the tensor itself, and nothing is drawn
+        return input
+    if not alpha:
+        draws = torch.dropout_ if inplace and function is F.dropout else function  # other numbers on a GPU
+        mask = _drawn(draws, 1.0, input, by_channel, p)
+        out = local.mul_(mask) if inplace else local * mask
+    elif p == 1.0:  # torch draws nothing
+        out = local.mul_(0.0) if inplace else local * 0.0
+    else:
+        # On zeros it gives the offset alone: positive where the value is kept, negative where it is dropped.
+        offset = _drawn(function, 0.0, input, by_channel, p)
+        scale = (offset > 0).to(local.dtype) * (1.0 / sqrt((_ALPHA * _ALPHA * p + 1) * (1 - p)))  # as torch rounds
+        out = (local.mul_(scale) if inplace else local * scale).add_(offset)
+    if out is local:
+        return input
+    return TileTensor.wrap(as_on_whole(out, spec, _dropped, (input, by_channel)), spec)
 
-    @rule(function)
-    def dropout(
-        input: Tensor, p: float = 0.5, training: Any = None, inplace: bool = False, **kwargs: Any
-    ) -> TileTensor:
-        if not isinstance(input, TileTensor):
-            raise untiled(function, (input,))
-        if not 0.0 <= p <= 1.0:
-            raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
-        train = kwargs.get("train", _TRAINING[function] if training is None else training)
-        inplace = inplace or in_place_form
-        local, spec = input.local, input.spec
-        if not train or p == 0.0:  # the tensor itself, and nothing is drawn
-            return input
-        if not alpha:
-            draws = torch.dropout_ if inplace and function is F.dropout else function  # other numbers on a GPU
-            mask = _drawn(draws, 1.0, input, by_channel, p)
-            out = local.mul_(mask) if inplace else local * mask
-        elif p == 1.0:  # torch draws nothing
-            out = local.mul_(0.0) if inplace else local * 0.0
-        else:
-            # On zeros it gives the offset alone: positive where the value is kept, negative where it is dropped.
-            offset = _drawn(function, 0.0, input, by_channel, p)
-            scale = (offset > 0).to(local.dtype) * (1.0 / sqrt((_ALPHA * _ALPHA * p + 1) * (1 - p)))  # as torch rounds
-            out = (local.mul_(scale) if inplace else local * scale).add_(offset)
-        if out is local:
-            return input
-        return TileTensor.wrap(as_on_whole(out, spec, _dropped, (input, by_channel)), spec)
 
-
-# Whether each form drops when it is not said.
-_TRAINING: dict[Any, bool] = {}
-for _functions, _by_channel, _alpha in (
-    ((F.dropout, torch.dropout, torch.dropout_), False, False),
-    ((F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout, torch.feature_dropout_), True, False),
-    ((F.alpha_dropout, torch.alpha_dropout, torch.alpha_dropout_), False, True),
-    ((F.feature_alpha_dropout, torch.feature_alpha_dropout, torch.feature_alpha_dropout_), True, True),
-):
-    for _function in _functions:
-        _TRAINING[_function] = _function not in (F.alpha_dropout, F.feature_alpha_dropout)
-        _dropout(_function, _by_channel, _alpha)
+rules((F.dropout, torch.dropout, torch.dropout_), False, False)(dropout)
+rules(named("dropout1d dropout2d dropout3d feature_dropout feature_dropout_", F, torch), True, False)(dropout)
+rules(named("alpha_dropout alpha_dropout_", F, torch), False, True)(dropout)
+rules(named("feature_alpha_dropout feature_alpha_dropout_", F, torch), True, True)(dropout)

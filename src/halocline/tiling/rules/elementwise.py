@@ -187,13 +187,9 @@ for _name in _NARY.split():
         rule(_function)(nary(_function, works_in_place(_function)))
 
 
-@rule(torch.polygamma, torch.special.polygamma)
-def polygamma(n: int, input: TileTensor) -> TileTensor:
-    return TileTensor.wrap(torch.polygamma(n, input.local), input.spec)
-
-
-rule(Tensor.polygamma)(unary(Tensor.polygamma))
-rule(Tensor.polygamma_)(unary(Tensor.polygamma_))
+for _function in (Tensor.polygamma, Tensor.polygamma_):
+    rule(_function)(unary(_function))
+rule(torch.polygamma, torch.special.polygamma)(lambda n, input: unary(Tensor.polygamma)(input, n))
 
 
 @rule(torch.frexp, Tensor.frexp)

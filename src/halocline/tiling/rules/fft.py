@@ -16,42 +16,34 @@ from halocline.tiling.rules.elementwise import named
 from halocline.tiling.rules.gathered import of_wholes
 from halocline.tiling.rules.lines import on_lines
 from halocline.tiling.rules.shape import ints
-from halocline.tiling.tensor import TileTensor, rule
+from halocline.tiling.tensor import TileTensor, rules
 
 
-def _transform(name: str) -> None:
-    function: Callable[..., Tensor] = getattr(torch.fft, name)
-    several = name[-1] in "2n"
-    usual: Any = {"2": (-2, -1), "n": None}.get(name[-1], -1)
+@rules(named("fft ifft rfft irfft hfft ihfft", torch.fft), -1)
+@rules(named("fft2 ifft2 rfft2 irfft2 hfft2 ihfft2", torch.fft), (-2, -1))
+@rules(named("fftn ifftn rfftn irfftn hfftn ihfftn", torch.fft), None)
+def transform(
+    function: Callable[..., Tensor],
+    usual: Any,
+    input: TileTensor,
+    n: Any = None,
+    dim: Any = None,
+    norm: str | None = None,
+    *,
+    s: Any = None,
+) -> TileTensor:
+    """`n` is the size along one dim, as `s` are those along several."""
+    sizes, dim = s if n is None else n, usual if dim is None else dim
+    count = input.ndim if sizes is None else len(ints((sizes,)))
+    dims = tuple(range(-count, 0)) if dim is None else ints((dim,))
+    return on_lines(lambda whole: function(whole, sizes, dim, norm), input, dims)
 
-    @rule(function)
-    def transform(
-        input: TileTensor, n: Any = None, dim: Any = usual, norm: str | None = None, *, s: Any = None
-    ) -> TileTensor:
-        sizes = s if several and n is None else n
-        count = input.ndim if sizes is None else len(ints((sizes,)))
-        dims = tuple(range(-count, 0)) if dim is None else ints((dim,))
-        return on_lines(lambda whole: function(whole, sizes, dim, norm), input, dims)
 
-
-for _name in "fft ifft rfft irfft hfft ihfft".split():
-    for _dims in ("", "2", "n"):
-        _transform(_name + _dims)
-
-
-def _shifted(input: TileTensor, dim: Any, back: bool) -> Tensor:
+@rules((torch.fft.fftshift,), 0)
+@rules((torch.fft.ifftshift,), 1)
+def shift(function: Any, back: int, input: TileTensor, dim: Any = None) -> Tensor:
     dims = tuple(range(input.ndim)) if dim is None else ints((dim,))
     return torch.roll(input, [(input.shape[d] + back) // 2 for d in dims], dims)
-
-
-@rule(torch.fft.fftshift)
-def fftshift(input: TileTensor, dim: Any = None) -> Tensor:
-    return _shifted(input, dim, back=False)
-
-
-@rule(torch.fft.ifftshift)
-def ifftshift(input: TileTensor, dim: Any = None) -> Tensor:
-    return _shifted(input, dim, back=True)
 
 
 # Frames and samples are different dims, so what was cut in the one is gathered, and plain in the other.

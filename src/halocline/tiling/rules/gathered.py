@@ -81,13 +81,7 @@ def fills_its_memory(tensor: Tensor) -> bool:
 
 def on_whole(function: Callable[[Tensor], Tensor], x: TileTensor) -> TileTensor:
     """`function`, which keeps the shape, of the whole tensor; of the result only the owned pixels are kept."""
-    return recut(function(x.full()), x.spec)
-
-
-def recut(plain: Tensor, spec: TileSpec) -> TileTensor:
-    """What this rank owns of a whole tensor: a copy, so that the whole does not stay in memory."""
-    spec = spec.without_margin()
-    return TileTensor.wrap(cut(plain, spec), spec)
+    return cut_again(function(x.full()), x.spec)
 
 
 def held_part(tensor: Tensor, spec: TileSpec) -> Tensor:
@@ -109,15 +103,7 @@ def cut_within(x: TileTensor, dim: int) -> bool:
 @lru_cache(maxsize=4096)
 def resized(spec: TileSpec, size: Ints) -> TileSpec:
     """The tiles of an image of another size, cut at the same fractions. Only an uncut dim may change under a margin."""
-    if size == spec.size:
-        return spec
-    cuts = tuple(tuple(new * c // line[-1] for c in line) for line, new in zip(spec.cuts, size))
-    out = spec.with_cuts(cuts)
-    if spec.bare:
-        return out
-    scales = tuple(zip(size, spec.size))
-    have = tuple(tuple((a * new // n, b * new // n) for (a, b), (new, n) in zip(box, scales)) for box in spec.have)
-    return out.with_have(have)
+    return spec if size == spec.size else spec.mapped(lambda d, c: c * size[d] // spec.size[d])
 
 
 def cut_again(plain: Tensor, spec: TileSpec) -> TileTensor:

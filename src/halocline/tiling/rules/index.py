@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from halocline.tiling.boxes import Box
 from halocline.tiling.plain import for_tiles
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.rules.gathered import held_part, on_wholes, view_of, whole
@@ -37,15 +36,8 @@ def _first(pixel: int, pick: Pick) -> int:
 @lru_cache(maxsize=4096)
 def picked(spec: TileSpec, picks: tuple[Pick, ...]) -> tuple[TileSpec, tuple[slice, ...]]:
     """The tiles of the pixels picked, and where they lie in what this rank holds."""
-    cuts = tuple(tuple(_first(c, pick) for c in line) for line, pick in zip(spec.cuts, picks))
-    new = spec.with_cuts(cuts)
-
-    def inside(box: Box) -> Box:
-        return tuple((_first(a, pick), _first(b, pick)) for (a, b), pick in zip(box, picks))
-
-    if not spec.bare:
-        # All that is held, even by a rank that owns none of the pixels picked: what is written to them must reach it.
-        new = new.with_have(tuple(inside(h) for h in spec.have))
+    # All that is held, even by a rank that owns none of the pixels picked: what is written to them must reach it.
+    new = spec.mapped(lambda d, c: _first(c, picks[d]))
     where = []
     for (origin, _), (first, last), (start, step, _) in zip(spec.held, new.held, picks):
         if first >= last:
@@ -65,7 +57,6 @@ class Read:
     """The tiles of the result while the dims in `single` are still there."""
     single: tuple[int, ...]
     """The dims (negative) in which a single pixel was asked for."""
-    ndim: int
 
 
 Plain = tuple[int | tuple[Any, ...] | str | None, ...]
@@ -148,7 +139,7 @@ def _read(input: TileTensor, key: Any, function: Any) -> Read | None:
         items[n] = part
     order = _order(items)
     new = new.with_dims(tuple(order.index(n) - len(order) for n in places))
-    return Read(tuple(items), new, tuple(order.index(n) - len(order) for n in single), ndim)
+    return Read(tuple(items), new, tuple(order.index(n) - len(order) for n in single))
 
 
 def _order(items: Sequence[Any]) -> list[int]:

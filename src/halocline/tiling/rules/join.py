@@ -9,9 +9,9 @@ no rank fetches what lies between. So is one that wraps around (rolling, circula
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -27,7 +27,7 @@ from halocline.tiling.rules.index import getitem, select
 from halocline.tiling.rules.shape import from_front, ints, transpose
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, in_format_of
-from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
+from halocline.tiling.tensor import TileTensor, find_tiles, rule, rules, untiled
 
 Ints = tuple[int, ...]
 
@@ -77,6 +77,7 @@ def from_segments(tensors: Sequence[Tensor], segments: Sequence[Segment], axis: 
 # ------------------------------------------------------------------------------------------------------------- joining
 
 
+@rules(named("cat concat concatenate"))
 def joined(function: Any, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     ndim = find_tiles(tensors)[0].ndim
     # A plain tensor without values is skipped, as torch skips it.
@@ -127,20 +128,13 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return TileTensor.wrap(torch.stack(values, dim), place.spec)
 
 
-def _named_after(function: Callable[..., Any], dim: int, ndim: int) -> None:
-    @rule(function)
-    def along(tensors: Sequence[Tensor]) -> Tensor:
-        if any(t.ndim < ndim for t in tensors):
-            raise untiled(function, (tensors,), why=f"tensors of fewer than {ndim} dims; use torch.cat")
-        return joined(function, tensors, dim)
-
-
-for _function in named("cat concat concatenate"):
-    rule(_function)(partial(joined, _function))
-_named_after(torch.vstack, 0, 2)
-_named_after(torch.row_stack, 0, 2)
-_named_after(torch.hstack, 1, 2)
-_named_after(torch.dstack, 2, 3)
+@rules((torch.vstack, torch.row_stack), 0, 2)
+@rules((torch.hstack,), 1, 2)
+@rules((torch.dstack,), 2, 3)
+def joined_along(function: Any, dim: int, least: int, tensors: Sequence[Tensor]) -> Tensor:
+    if any(t.ndim < least for t in tensors):
+        raise untiled(function, (tensors,), why=f"tensors of fewer than {least} dims; use torch.cat")
+    return joined(function, tensors, dim)
 
 
 # ------------------------------------------------------------------------------------------------------------ splitting
@@ -165,9 +159,7 @@ def unbind(input: TileTensor, dim: int = 0) -> tuple[Tensor, ...]:
     return tuple(select(input, dim, i) for i in range(input.shape[dim]))
 
 
-@rule(Tensor.__iter__)
-def iterate(input: TileTensor) -> Any:
-    return iter(unbind(input))
+rule(Tensor.__iter__)(lambda input: iter(unbind(input)))
 
 
 def _slices(input: TileTensor, dim: int, bounds: Iterable[Interval]) -> tuple[Tensor, ...]:
@@ -190,9 +182,7 @@ def split(tensor: TileTensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ..
 def chunk(input: TileTensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     if chunks < 1:
         raise ValueError(f"chunk needs 1 chunk or more, got {chunks}")
-    size = input.shape[dim]
-    step = -(-size // chunks)
-    return _slices(input, dim, ((a, min(a + step, size)) for a in range(0, size, step)))
+    return split(input, -(-input.shape[dim] // chunks), dim)
 
 
 @rule(torch.tensor_split, Tensor.tensor_split)
@@ -212,22 +202,17 @@ def tensor_split(input: TileTensor, indices_or_sections: Any, dim: int = 0) -> t
     return _slices(input, dim, pairwise(bounds))
 
 
-def _split_along(name: str, least: int) -> None:
-    """Of hsplit, vsplit and dsplit, which name the dim; `least` dims they need."""
-
-    @rule(*named(name, torch, Tensor))
-    def split_along(input: TileTensor, *given: Any) -> tuple[Tensor, ...]:
-        cuts = given[0] if len(given) == 1 else given  # x.hsplit(1, 2) is x.hsplit((1, 2))
-        dim = {"hsplit": min(1, input.ndim - 1), "vsplit": 0, "dsplit": 2}[name]
-        if input.ndim < least:
-            raise ValueError(f"{name} needs {least} dims or more, got a tensor of shape {tuple(input.shape)}")
-        if not isinstance(cuts, (list, tuple)) and input.shape[dim] % int(cuts):
-            raise ValueError(f"{name} makes {cuts} equal parts and dim {dim} has {input.shape[dim]}: use tensor_split")
-        return tensor_split(input, cuts, dim)
-
-
-for _name, _least in (("hsplit", 1), ("vsplit", 2), ("dsplit", 3)):
-    _split_along(_name, _least)
+@rules(named("hsplit"), 1, 1)
+@rules(named("vsplit"), 0, 2)
+@rules(named("dsplit"), 2, 3)
+def split_along(function: Any, dim: int, least: int, input: TileTensor, *given: Any) -> tuple[Tensor, ...]:
+    cuts = given[0] if len(given) == 1 else given  # x.hsplit(1, 2) is x.hsplit((1, 2))
+    dim, name = min(dim, input.ndim - 1), function.__name__  # hsplit takes one dim, too
+    if input.ndim < least:
+        raise ValueError(f"{name} needs {least} dims or more, got a tensor of shape {tuple(input.shape)}")
+    if not isinstance(cuts, (list, tuple)) and input.shape[dim] % int(cuts):
+        raise ValueError(f"{name} makes {cuts} equal parts and dim {dim} has {input.shape[dim]}: use tensor_split")
+    return tensor_split(input, cuts, dim)
 
 
 # ---------------------------------------------------------------------------------------- flips, quarter turns, rolls
@@ -259,14 +244,8 @@ def flip(input: TileTensor, *dims: Any) -> TileTensor:
     return TileTensor.wrap(input.local.flip(named), flipped(input.spec, axes) if axes else input.spec)
 
 
-@rule(torch.fliplr, Tensor.fliplr)
-def fliplr(input: TileTensor) -> TileTensor:
-    return flip(input, 1)
-
-
-@rule(torch.flipud, Tensor.flipud)
-def flipud(input: TileTensor) -> TileTensor:
-    return flip(input, 0)
+rule(torch.fliplr, Tensor.fliplr)(lambda input: flip(input, 1))
+rule(torch.flipud, Tensor.flipud)(lambda input: flip(input, 0))
 
 
 @rule(torch.rot90, Tensor.rot90)

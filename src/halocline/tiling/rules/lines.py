@@ -23,7 +23,7 @@ from halocline.tiling.rules.gathered import cut_again, cut_within, each, of_whol
 from halocline.tiling.rules.shape import from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import laid_out, memory_order, noted, strides_in
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule, rules, untiled
 
 Ints = tuple[int, ...]
 
@@ -93,31 +93,23 @@ def on_lines(function: Callable[[Tensor], Any], x: TileTensor, dims: Iterable[in
 
 def _placed(out: Tensor, spec: TileSpec, along: set[int]) -> TileTensor:
     """A result computed where its lines are whole."""
-    return TileTensor.wrap(out, resized(spec, tuple(_whole(out, d, n, along) for d, n in zip(spec.dims, spec.size))))
-
-
-def _whole(out: Tensor, dim: int, size: int, along: set[int]) -> int:
-    return out.shape[dim] if dim in along else size
+    sizes = (out.shape[d] if d in along else n for d, n in zip(spec.dims, spec.size))
+    return TileTensor.wrap(out, resized(spec, tuple(sizes)))
 
 
 # ------------------------------------------------------------------------------------------------ sorting and counting
 
 
-def _sort(function: Callable[..., Any]) -> None:
-    @rule(function)
-    def sort(input: TileTensor, dim: Any = -1, descending: bool = False, **kwargs: Any) -> Any:
-        if isinstance(dim, bool):  # sort(x, stable) has no positional form of its own
-            raise untiled(function, (input, dim), kwargs, why="give dim= and descending= by name")
-        return on_lines(lambda line: function(line, dim=dim, descending=descending, **kwargs), input, (dim,))
+@rules(named("sort argsort"))
+def sort(
+    function: Callable[..., Any], input: TileTensor, dim: Any = -1, descending: bool = False, **kwargs: Any
+) -> Any:
+    if isinstance(dim, bool):  # sort(x, stable) has no positional form of its own
+        raise untiled(function, (input, dim), kwargs, why="give dim= and descending= by name")
+    return on_lines(lambda line: function(line, dim=dim, descending=descending, **kwargs), input, (dim,))
 
 
-for _function in named("sort argsort"):
-    _sort(_function)
-
-
-@rule(torch.msort, Tensor.msort)
-def msort(input: TileTensor) -> Any:
-    return on_lines(torch.msort, input, (0,))
+rule(*named("msort"))(lambda input: on_lines(torch.msort, input, (0,)))
 
 
 @rule(torch.topk, Tensor.topk)
@@ -162,29 +154,15 @@ of_wholes(*named("bincount histogram"))
 # ------------------------------------------------------------------------------------------------------ running values
 
 
-def _running(name: str) -> None:
-    function: Callable[..., Any] = getattr(torch, name)
-
-    @rule(function, getattr(Tensor, name))
-    def running(input: TileTensor, dim: Any = None, **kwargs: Any) -> Any:
-        return on_lines(lambda whole: function(whole, dim, **kwargs), input, (dim,))
+@rules(named("cumsum cumprod logcumsumexp cummax cummin"))
+def running(function: Callable[..., Any], input: TileTensor, dim: Any = None, **kwargs: Any) -> Any:
+    return on_lines(lambda whole: function(whole, dim, **kwargs), input, (dim,))
 
 
-for _name in "cumsum cumprod logcumsumexp cummax cummin".split():
-    _running(_name)
-
-
-def _written(name: str) -> None:
-    function = getattr(Tensor, name)
-
-    @rule(function)
-    def write(input: TileTensor, dim: int, **kwargs: Any) -> Tensor:
-        # Of a copy: the backward needs the values before they are overwritten.
-        return input.copy_(getattr(torch, name[:-1])(input.clone(), dim, **kwargs))
-
-
-_written("cumsum_")
-_written("cumprod_")
+@rules((Tensor.cumsum_, Tensor.cumprod_))
+def write(function: Callable[..., Any], input: TileTensor, dim: int, **kwargs: Any) -> Tensor:
+    # Of a copy: the backward needs the values before they are overwritten.
+    return input.copy_(function(input.clone(), dim, **kwargs))
 
 
 # ----------------------------------------------------------------------- differences and integrals: pixels move by one
@@ -246,11 +224,9 @@ def _trapezoids(y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
     return (later + earlier) * torch.diff(x, dim=dim) / 2
 
 
-@rule(torch.trapezoid, torch.trapz)
-def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    return _trapezoids(y, x, dx, dim).sum(dim)
-
-
-@rule(torch.cumulative_trapezoid)
-def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    return torch.cumsum(_trapezoids(y, x, dx, dim), dim)
+@rules((torch.trapezoid, torch.trapz), torch.sum)
+@rules((torch.cumulative_trapezoid,), torch.cumsum)
+def trapezoid(
+    function: Any, add: Callable[..., Tensor], y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1
+) -> Tensor:
+    return add(_trapezoids(y, x, dx, dim), dim)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -17,12 +18,14 @@ from torch import Tensor
 from torch.nn import _reduction as legacy
 
 from halocline.tiling.plain import all_sum, for_tiles
-from halocline.tiling.rules.elementwise import align
+from halocline.tiling.rules.elementwise import align, named
 from halocline.tiling.rules.gathered import held_part, on_wholes
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule, rules, untiled
 from halocline.tiling.whole_order import as_on_whole
+
+_form = cache(signature)
 
 
 def _reduction(arguments: dict[str, Any]) -> str:
@@ -36,35 +39,33 @@ def _reduction(arguments: dict[str, Any]) -> str:
     return reduction
 
 
-def _pixelwise(function: Callable[..., Tensor]) -> None:
-    """Register a loss that compares pixel with pixel and broadcasts its tensors."""
-    form = signature(function)
+@rules(named("mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy poisson_nll_loss", F))
+@rules(named("binary_cross_entropy_with_logits soft_margin_loss hinge_embedding_loss margin_ranking_loss", F))
+def pixelwise(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """A loss that compares pixel with pixel and broadcasts its tensors."""
+    bound = _form(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments = bound.arguments
+    if function is F.l1_loss:
+        arguments["weight"] = _weight_not_told()
+    reduction = _reduction(arguments)
+    if reduction == "batchmean" and function is not F.kl_div:
+        raise ValueError("only kl_div has the reduction batchmean; use none, mean or sum")
+    arguments["reduction"] = "none"
+    # A mean of squares or distances is divided by the sum of their weights; huber's and those of others are not.
+    weight = arguments.get("weight") if function in (F.mse_loss, F.l1_loss) else None
+    names = [name for name, value in arguments.items() if isinstance(value, Tensor)]
+    values, spec = align([arguments[name] for name in names], function)
+    given = dict(arguments)
+    arguments.update(zip(names, values))
+    out = TileTensor.wrap(as_on_whole(function(**arguments), spec, function, (), given), spec)
+    if reduction == "mean" and weight is not None:
+        return out.sum() / torch.sum(weight)
+    return out.sum() / out.shape[0] if reduction == "batchmean" else _over_pixels(out, reduction)
 
-    @rule(function)
-    def loss(*args: Any, **kwargs: Any) -> Tensor:
-        bound = form.bind(*args, **kwargs)
-        bound.apply_defaults()
-        arguments = bound.arguments
-        if function is F.l1_loss:
-            arguments["weight"] = _weight_not_told()
-        reduction = _reduction(arguments)
-        if reduction == "batchmean" and function is not F.kl_div:
-            raise ValueError("only kl_div has the reduction batchmean; use none, mean or sum")
-        arguments["reduction"] = "none"
-        # A mean of squares or distances is divided by the sum of their weights; huber's and those of others are not.
-        weight = arguments.get("weight") if function in (F.mse_loss, F.l1_loss) else None
-        names = [name for name, value in arguments.items() if isinstance(value, Tensor)]
-        values, spec = align([arguments[name] for name in names], function)
-        given = dict(arguments)
-        arguments.update(zip(names, values))
-        out = TileTensor.wrap(as_on_whole(function(**arguments), spec, function, (), given), spec)
-        if reduction == "mean" and weight is not None:
-            return out.sum() / torch.sum(weight)
-        if reduction == "mean":
-            return out.mean()
-        if reduction == "batchmean":
-            return out.sum() / out.shape[0]
-        return out.sum() if reduction == "sum" else out
+
+def _over_pixels(out: Tensor, reduction: str) -> Tensor:
+    return out.mean() if reduction == "mean" else out.sum() if reduction == "sum" else out
 
 
 def _weight_not_told() -> Tensor | None:
@@ -75,30 +76,8 @@ def _weight_not_told() -> Tensor | None:
     return None if frame is None else frame.f_locals["weight"]
 
 
-for _function in (
-    F.mse_loss,
-    F.l1_loss,
-    F.smooth_l1_loss,
-    F.huber_loss,
-    F.kl_div,
-    F.binary_cross_entropy,
-    F.binary_cross_entropy_with_logits,
-    F.soft_margin_loss,
-    F.hinge_embedding_loss,
-    F.margin_ranking_loss,
-    F.poisson_nll_loss,
-):
-    _pixelwise(_function)
-
-
-def _by_class(input: Tensor) -> bool:
-    """Whether an input is a tile of (batch, classes, pixels), its classes uncut, whose pixels can be judged apart."""
-    return isinstance(input, TileTensor) and input.ndim > 1 and 1 not in input.spec.positions(input.ndim)
-
-
-def _classes(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
+def _classes(input: TileTensor, target: Tensor) -> tuple[Tensor, Tensor, TileSpec, bool]:
     """The owned input and target, the spec without the dim of classes, and whether the target is a class per pixel."""
-    assert isinstance(input, TileTensor)
     whole = tuple(input.shape)
     by_class = target.ndim == input.ndim - 1
     if tuple(target.shape) != (whole[:1] + whole[2:] if by_class else whole):
@@ -128,16 +107,23 @@ def _weight_of(target: Tensor, weight: Tensor | None, ignored: int, dtype: torch
     return each.sum(dtype=torch.promote_types(dtype, torch.float32))
 
 
-def _classified(
+@rules((F.cross_entropy, F.nll_loss))
+def classified(
     function: Callable[..., Tensor],
     input: Tensor,
     target: Tensor,
-    weight: Tensor | None,
-    reduction: str,
+    weight: Tensor | None = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
     **options: Any,
 ) -> Tensor:
     """A loss of the values that each pixel has for all classes, of which `target` names one, or has shares."""
-    if not _by_class(input):
+    reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
+    options["ignore_index"] = ignore_index
+    # Of a tile of (batch, classes, pixels), its classes uncut, pixels can be judged apart.
+    if not isinstance(input, TileTensor) or input.ndim < 2 or 1 in input.spec.positions(input.ndim):
         return on_wholes(function, input, target, weight, reduction=reduction, **options)
     owned, part, spec, by_class = _classes(input, target)
     weight = None if weight is None else for_tiles(weight, spec.exchanger)
@@ -149,38 +135,8 @@ def _classified(
     if reduction == "sum":
         return _reduced(sums, None, spec)
     if by_class:
-        return _reduced(sums, _weight_of(part, weight, options["ignore_index"], sums.dtype), spec)
+        return _reduced(sums, _weight_of(part, weight, ignore_index, sums.dtype), spec)
     return _reduced(sums, input.numel() / input.shape[1], spec)
-
-
-@rule(F.cross_entropy)
-def cross_entropy(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: Any = None,
-    ignore_index: int = -100,
-    reduce: Any = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
-    options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    return _classified(F.cross_entropy, input, target, weight, reduction, **options)
-
-
-@rule(F.nll_loss)
-def nll_loss(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: Any = None,
-    ignore_index: int = -100,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
-    reduction = _reduction({"size_average": size_average, "reduce": reduce, "reduction": reduction})
-    return _classified(F.nll_loss, input, target, weight, reduction, ignore_index=ignore_index)
 
 
 @rule(F.gaussian_nll_loss)
@@ -202,7 +158,4 @@ def gaussian_nll_loss(
     if var.ndim and var.shape not in (input.shape, (*input.shape[:-1], 1)):
         raise untiled(F.gaussian_nll_loss, (input, target, var), why="the variance must be of the input's shape")
     var = var + (var.detach().clamp(min=eps) - var.detach())
-    out = 0.5 * (torch.log(var) + (input - target) ** 2 / var) + constant
-    if reduction == "none":
-        return out
-    return out.mean() if reduction == "mean" else out.sum()
+    return _over_pixels(0.5 * (torch.log(var) + (input - target) ** 2 / var) + constant, reduction)

@@ -20,7 +20,7 @@ from halocline.tiling.rules.gathered import cut_again, cut_within, of_wholes, on
 from halocline.tiling.rules.shape import at, from_front
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import laid_out, memory_order, strides_in
-from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
+from halocline.tiling.tensor import TileTensor, find_tiles, rule, rules, untiled
 
 
 @rule(F.linear)
@@ -33,19 +33,16 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(whole(input), whole(weight), whole(bias))
 
 
-def _matmul(function: Callable[..., Any], swapped: bool = False) -> None:
-    @rule(function)
-    def matmul(input: Tensor, other: Tensor) -> Tensor:
-        a, b = (other, input) if swapped else (input, other)
-        if isinstance(a, TileTensor) and not isinstance(b, TileTensor) and b.ndim <= 2 and -1 not in a.spec.dims:
-            out = torch.matmul(a.local, for_tiles(b, a.spec.exchanger))
-            return TileTensor.wrap(out, at(a.spec, a.spec.positions(a.ndim), out.ndim))
-        return torch.matmul(whole(a), whole(b))
+@rule(torch.matmul, Tensor.matmul, Tensor.__matmul__)
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    if isinstance(input, TileTensor) and not isinstance(other, TileTensor):
+        if other.ndim <= 2 and -1 not in input.spec.dims:
+            out = torch.matmul(input.local, for_tiles(other, input.spec.exchanger))
+            return TileTensor.wrap(out, at(input.spec, input.spec.positions(input.ndim), out.ndim))
+    return torch.matmul(whole(input), whole(other))
 
 
-for _function in (torch.matmul, Tensor.matmul, Tensor.__matmul__):
-    _matmul(_function)
-_matmul(Tensor.__rmatmul__, swapped=True)
+rule(Tensor.__rmatmul__)(lambda input, other: matmul(other, input))
 
 
 of_wholes(*named("mm bmm mv dot vdot inner ger outer addmm addmv baddbmm addbmm tensordot cdist", torch, Tensor))
@@ -103,46 +100,28 @@ def _laid_out(out: Tensor, equation: str, local: list[Tensor], operands: list[An
 # ------------------------------------------------------------------------------------------- triangles and diagonals
 
 
-def _triangle(name: str) -> None:
-    function: Callable[..., Tensor] = getattr(torch, name)
-
-    @rule(function, getattr(Tensor, name))
-    def triangle(input: TileTensor, diagonal: int = 0) -> TileTensor:
-        return TileTensor.wrap(function(input.local, _from_corner(input, diagonal)), input.spec)
-
-    @rule(getattr(Tensor, name + "_"))
-    def write(input: TileTensor, diagonal: int = 0) -> TileTensor:
-        getattr(input.local, name + "_")(_from_corner(input, diagonal))
-        return input
-
-
-def _from_corner(input: TileTensor, diagonal: int) -> int:
-    """The whole image's diagonal, counted from the first pixel held."""
+@rules(named("triu tril triu_ tril_"))
+def triangle(function: Callable[..., Tensor], input: TileTensor, diagonal: int = 0) -> TileTensor:
     held = dict(zip(input.spec.dims, input.spec.held))
     (row, _), (column, _) = held.get(-2, (0, 0)), held.get(-1, (0, 0))
-    return diagonal + row - column
+    out = function(input.local, diagonal + row - column)  # the whole image's, counted from the first pixel held
+    return input if out is input.local else TileTensor.wrap(out, input.spec)
 
 
-_triangle("triu")
-_triangle("tril")
+@rule(torch.diagonal, Tensor.diagonal)
+def diagonal(input: TileTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """It becomes the last dim."""
+    ndim = input.ndim
+    gone = {from_front(dim1, ndim), from_front(dim2, ndim)}
+    spatial = input.spec.positions(ndim)
+    if gone.intersection(spatial):
+        return view_of(input, torch.diagonal, offset, dim1, dim2)
+    kept = [d for d in range(ndim) if d not in gone]
+    out = torch.diagonal(input.local, offset, dim1, dim2)
+    return TileTensor.wrap(out, at(input.spec, [kept.index(p) for p in spatial], ndim - 1))
 
 
-def _diagonal(functions: tuple[Callable[..., Any], ...], usual: tuple[int, int]) -> None:
-    @rule(*functions)
-    def diagonal(input: TileTensor, offset: int = 0, dim1: int = usual[0], dim2: int = usual[1]) -> Tensor:
-        """It becomes the last dim."""
-        ndim = input.ndim
-        gone = {from_front(dim1, ndim), from_front(dim2, ndim)}
-        spatial = input.spec.positions(ndim)
-        if gone.intersection(spatial):
-            return view_of(input, torch.diagonal, offset, dim1, dim2)
-        kept = [d for d in range(ndim) if d not in gone]
-        out = torch.diagonal(input.local, offset, dim1, dim2)
-        return TileTensor.wrap(out, at(input.spec, [kept.index(p) for p in spatial], ndim - 1))
-
-
-_diagonal((torch.diagonal, Tensor.diagonal), (0, 1))
-_diagonal((torch.linalg.diagonal,), (-2, -1))
+rule(torch.linalg.diagonal)(lambda A, *, offset=0, dim1=-2, dim2=-1: diagonal(A, offset, dim1, dim2))
 
 
 @rule(torch.diag_embed, Tensor.diag_embed)
@@ -160,24 +139,22 @@ def diag_embed(input: TileTensor, offset: int = 0, dim1: int = -2, dim2: int = -
 of_wholes(*named("trace diag cov corrcoef", torch, Tensor))
 
 
-def _cross(functions: tuple[Callable[..., Any], ...], usual: int | None) -> None:
-    @rule(*functions)
-    def cross(input: Tensor, other: Tensor, dim: int | None = usual) -> Tensor:
-        shape = torch.broadcast_shapes(tuple(input.shape), tuple(other.shape))
-        if dim is None:  # the first dim of three
-            dim = next((d for d, n in enumerate(shape) if n == 3), -1)
-        dim = from_front(dim, len(shape)) - len(shape)
-        tiles = find_tiles((input, other))
-        if any(cut_within(t, dim) for t in tiles):
-            lead = next((t for t in tiles if tuple(t.shape) == tuple(shape)), None)
-            out = on_wholes(torch.linalg.cross, input, other, dim=dim)
-            return out if lead is None else cut_again(out, lead.spec)
-        (first, second), spec = align((input, other), functions[0])
-        return TileTensor.wrap(torch.linalg.cross(first, second, dim=dim), spec)
+@rule(torch.cross, Tensor.cross)
+def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    shape = torch.broadcast_shapes(tuple(input.shape), tuple(other.shape))
+    if dim is None:  # the first dim of three
+        dim = next((d for d, n in enumerate(shape) if n == 3), -1)
+    dim = from_front(dim, len(shape)) - len(shape)
+    tiles = find_tiles((input, other))
+    if any(cut_within(t, dim) for t in tiles):
+        lead = next((t for t in tiles if tuple(t.shape) == tuple(shape)), None)
+        out = on_wholes(torch.linalg.cross, input, other, dim=dim)
+        return out if lead is None else cut_again(out, lead.spec)
+    (first, second), spec = align((input, other), torch.cross)
+    return TileTensor.wrap(torch.linalg.cross(first, second, dim=dim), spec)
 
 
-_cross((torch.cross, Tensor.cross), None)
-_cross((torch.linalg.cross,), -1)
+rule(torch.linalg.cross)(lambda input, other, *, dim=-1: cross(input, other, dim))
 
 
 @rule(torch.renorm, Tensor.renorm)
@@ -192,14 +169,8 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
 # ------------------------------------------------------------------------------------------------------- distances
 
 
-@rule(torch.linalg.vecdot)
-def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    return (torch.conj(x) * y).sum(dim)
-
-
-@rule(torch.dist, Tensor.dist)
-def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
-    return torch.linalg.vector_norm(input - other, p)
+rule(torch.linalg.vecdot)(lambda x, y, *, dim=-1: (torch.conj(x) * y).sum(dim))
+rule(torch.dist, Tensor.dist)(lambda input, other, p=2: torch.linalg.vector_norm(input - other, p))
 
 
 @rule(F.pairwise_distance, torch.pairwise_distance)

@@ -20,7 +20,7 @@ from halocline.tiling.plain import all_for_tiles
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, local_moments, merge, owned_part, owned_pixels
 from halocline.tiling.strides import CHANNELS_LAST, definite, with_definite_gradient
-from halocline.tiling.tensor import TileTensor, find_tiles, rule, untiled
+from halocline.tiling.tensor import TileTensor, find_tiles, rule, rules, untiled
 from halocline.tiling.whole_order import as_on_whole
 
 Running = tuple[Tensor | None, Tensor | None, float]
@@ -121,9 +121,9 @@ class _BatchNorm(Function):
 def _gradients_with_graph(ctx: Any, grad: Tensor, given: Sequence[Tensor | None]) -> list[Tensor | None]:
     """The gradients of (local, weight, bias) as functions of all they depend on, by a norm in elementary operations."""
 
-    def run(local: Tensor, *affine: Tensor | None) -> Tensor:
+    def run(local: Tensor, *params: Tensor | None) -> Tensor:
         normal = normalised(local, ctx.how.spec, (0, *range(2, local.ndim)), ctx.how.eps)
-        return scaled(normal, *all_for_tiles(affine, ctx.how.spec.exchanger))
+        return by_channel(normal, *all_for_tiles(params, ctx.how.spec.exchanger))
 
     return with_graph(run, given, ctx.needs_input_grad, grad)
 
@@ -141,11 +141,15 @@ def normalised(local: Tensor, spec: TileSpec, dims: tuple[int, ...], eps: float)
     return out.local
 
 
-def scaled(normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def affine(normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    out = normal if weight is None else normal * weight
+    return out if bias is None else out + bias
+
+
+def by_channel(normal: Tensor, *params: Tensor | None) -> Tensor:
     """Times a weight and plus a bias per channel, dim 1."""
     along = [1, -1] + [1] * (normal.ndim - 2)
-    out = normal if weight is None else normal * weight.view(along)
-    return out if bias is None else out + bias.view(along)
+    return affine(normal, *(None if p is None else p.view(along) for p in params))
 
 
 def with_graph(
@@ -281,15 +285,10 @@ def _plain(whole: Tensor) -> Tensor:
     return F.batch_norm(whole, whole.new_zeros(channels), whole.new_ones(channels))
 
 
-def other_form(function: Any, run: Callable[..., Any], names: str) -> None:
-    """Register the form of a norm in which torch's own code calls it: `names` follow the input, in another order than
-    in `run`, whose results do not depend on `cudnn_enabled`."""
-
-    @rule(function)
-    def form(input: Tensor, *args: Any) -> Any:
-        given = dict(zip(names.split(), args))
-        given.pop("cudnn_enabled", None)
-        return run(input, **given)
+def other_form(function: Any, run: Callable[..., Any], names: str, input: Tensor, *args: Any) -> Any:
+    """The form of a norm in which torch's own code calls it: `names` follow the input, in another order than in `run`,
+    whose results do not depend on the `cudnn_enabled` that comes last."""
+    return run(input, **dict(zip(names.split(), args)))
 
 
-other_form(torch.batch_norm, batch_norm, "weight bias running_mean running_var training momentum eps cudnn_enabled")
+rules((torch.batch_norm,), batch_norm, "weight bias running_mean running_var training momentum eps")(other_form)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -38,18 +38,7 @@ def _padded_cut(cut: int, size: int, lo: int, hi: int) -> int:
 @lru_cache(maxsize=1024)
 def _constant_spec(spec: TileSpec, pads: Pads) -> TileSpec:
     """The tiles of the padded image; each rank holds what it held and the pad next to it."""
-
-    def cut(c: int, d: int) -> int:
-        return _padded_cut(c, spec.size[d], *pads[d])
-
-    new = spec.with_cuts(tuple(tuple(cut(c, d) for c in line) for d, line in enumerate(spec.cuts)))
-    if spec.bare:
-        return new
-    boxes = zip(spec.have, new.own)
-    have = (
-        own if is_empty(own) else tuple((cut(a, d), cut(b, d)) for d, (a, b) in enumerate(held)) for held, own in boxes
-    )
-    return new.with_have(tuple(have))
+    return spec.mapped(lambda d, c: _padded_cut(c, spec.size[d], *pads[d]))
 
 
 def _constant(input: TileTensor, pads: Sequence[Interval], value: complex) -> TileTensor:
@@ -77,10 +66,7 @@ class Mirror:
     size: int
     repeat: bool
     """Whether the border pixel is repeated (replicate) or the image is mirrored at it (reflect)."""
-
-    @property
-    def pads(self) -> bool:
-        return False
+    pads: ClassVar[bool] = False
 
     def source(self, out: int) -> int:
         """The pixel that an output pixel copies."""

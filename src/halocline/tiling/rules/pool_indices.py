@@ -29,7 +29,7 @@ from halocline.tiling.rules.gathered import cut_again
 from halocline.tiling.rules.pooling import bins, lowest, numbers_of, sizes_asked, windows_asked
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import in_order_of, suggested_format
-from halocline.tiling.tensor import TileTensor, rule
+from halocline.tiling.tensor import TileTensor, rules
 from halocline.tiling.window import windowed
 
 Ints = tuple[int, ...]
@@ -56,14 +56,6 @@ def _numbers(input: TileTensor, reaches: Any, operator: Recomputed, **kwargs: An
     with torch.no_grad():
         out = windowed(input.detach(), reaches, operator, **kwargs)  # type: ignore[arg-type]
     return TileTensor.wrap(out.local.long(), out.spec)  # a rank without pixels made zeros of the input's dtype
-
-
-def _laid_out(input: TileTensor, results: tuple[Tensor, Tensor], pool: Callable[[Tensor], Tensor]) -> Any:
-    """Both lie in memory as those of `pool` do on one device; max_pool1d alone gives values that lie otherwise."""
-    return tuple(
-        TileTensor.wrap(in_order_of(t.local, input.local, pool), t.spec) if isinstance(t, TileTensor) else t
-        for t in results
-    )
 
 
 # ----------------------------------------------------------------------------------------------------- sliding windows
@@ -95,20 +87,33 @@ def _second(function: Callable[..., Any]) -> Callable[..., Tensor]:
     return wraps(function)(lambda *args, **kwargs: function(*args, **kwargs)[1])
 
 
-def _max_pool(function: Callable[..., Any], values: Callable[..., Any], dims: int) -> None:
+def _max_pool(function: Callable[..., Any], dims: int) -> None:
     @per_sample(_second(function), dims)
     def numbers(input: TileTensor, *asked: Any) -> TileTensor:
         windows, _ = windows_asked(input, *asked)
         operator = _chosen(input.spec.size, *numbers_of(windows))
         return _numbers(input, windows, operator, fill=lowest(input.dtype))
 
-    def of_single_pixels(image: Tensor) -> Tensor:
-        return function(image, 1)[0]
+    values = getattr(F, f"max_pool{dims}d")
+    # Both lie in memory as those of single pixels do on one device; max_pool1d alone gives values that lie otherwise.
+    rules((function,), values, numbers, 5, lambda image: function(image, 1)[0])(_values_and_numbers)
 
-    @rule(function)
-    def max_pool_with_indices(input: TileTensor, *asked: Any) -> tuple[Tensor, Tensor]:
-        asked = asked[:5]  # the last argument says that indices are wanted
-        return _laid_out(input, (values(input, *asked), numbers(input, *asked)), of_single_pixels)
+
+def _values_and_numbers(
+    function: Any,
+    values: Callable[..., Any],
+    numbers: Callable[..., Any],
+    count: int,
+    pool: Callable[[Tensor], Tensor],
+    input: TileTensor,
+    *asked: Any,
+) -> tuple[Any, ...]:
+    """Of the first `count` arguments: the last one says that indices are wanted."""
+    results = values(input, *asked[:count]), numbers(input, *asked[:count])
+    return tuple(
+        TileTensor.wrap(in_order_of(t.local, input.local, pool), t.spec) if isinstance(t, TileTensor) else t
+        for t in results
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- adaptive ones
@@ -143,20 +148,14 @@ def _adapted(taps: tuple[Taps, ...], size: Ints) -> Recomputed:
     return Recomputed(number)
 
 
-def _adaptive_max_pool(function: Callable[..., Any], values: Callable[..., Any], dims: int) -> None:
+def _adaptive_max_pool(function: Callable[..., Any], dims: int) -> None:
     @per_sample(_second(function), dims)
     def numbers(input: TileTensor, output_size: Any) -> TileTensor:
         taps = bins(input.spec.size, sizes_asked(function, input, output_size, dims))
         return _numbers(input, tuple(t.reach for t in taps), _adapted(taps, input.spec.size), own_padding=False)
 
-    def to_two_pixels(image: Tensor) -> Tensor:
-        return function(image, 2)[0]
-
-    @rule(function)
-    def adaptive_max_pool_with_indices(
-        input: TileTensor, output_size: Any, return_indices: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        return _laid_out(input, (values(input, output_size), numbers(input, output_size)), to_two_pixels)
+    values = getattr(F, f"adaptive_max_pool{dims}d")
+    rules((function,), values, numbers, 1, lambda image: function(image, 2)[0])(_values_and_numbers)
 
 
 # --------------------------------------------------------------------------------------------------------- putting back
@@ -194,28 +193,36 @@ def _whole_size(input: Tensor, kernel: Ints, stride: Ints, padding: Ints, asked:
     return size
 
 
-def _max_unpool(function: Callable[..., Any], dims: int) -> None:
-    @rule(function)
-    def max_unpool(
-        input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
-    ) -> TileTensor:
-        if input.shape != indices.shape:
-            raise ValueError(f"max_unpool of {tuple(input.shape)} needs as many indices, got {tuple(indices.shape)}")
-        kernel, pads = tuples(kernel_size, dims), tuples(padding, dims)
-        strides = kernel if stride is None else tuples(stride, dims)
-        size = _whole_size(input, kernel, strides, pads, output_size)
-        (values, numbers), held = align((input, indices), function)
-        spec = held.without_margin()
-        mine = TileTensor.wrap(values, held).cropped(spec)
-        named = TileTensor.wrap(numbers, held).cropped(spec)
-        out = _unpooled(spec, size, strides, pads)
-        box = dict(zip(out.dims, out.box))
-        own = [box.get(d - dims, (0, n)) for d, n in enumerate(size)]
-        places = [c - start for c, (start, _) in zip(coordinates(named.local, size), own)]
-        sizes = [stop - start for start, stop in own]
-        if _elsewhere(places, sizes, spec):
-            return cut_again(_put(mine.full(), named.full(), size), out)
-        return TileTensor.wrap(_put(mine.local, numbered(places, sizes), sizes), out)
+@rules((F.max_unpool1d,), 1)
+@rules((F.max_unpool2d,), 2)
+@rules((F.max_unpool3d,), 3)
+def max_unpool(
+    function: Any,
+    dims: int,
+    input: Tensor,
+    indices: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    output_size: Any = None,
+) -> TileTensor:
+    if input.shape != indices.shape:
+        raise ValueError(f"max_unpool of {tuple(input.shape)} needs as many indices, got {tuple(indices.shape)}")
+    kernel, pads = tuples(kernel_size, dims), tuples(padding, dims)
+    strides = kernel if stride is None else tuples(stride, dims)
+    size = _whole_size(input, kernel, strides, pads, output_size)
+    (values, numbers), held = align((input, indices), function)
+    spec = held.without_margin()
+    mine = TileTensor.wrap(values, held).cropped(spec)
+    named = TileTensor.wrap(numbers, held).cropped(spec)
+    out = _unpooled(spec, size, strides, pads)
+    box = dict(zip(out.dims, out.box))
+    own = [box.get(d - dims, (0, n)) for d, n in enumerate(size)]
+    places = [c - start for c, (start, _) in zip(coordinates(named.local, size), own)]
+    sizes = [stop - start for start, stop in own]
+    if _elsewhere(places, sizes, spec):
+        return cut_again(_put(mine.full(), named.full(), size), out)
+    return TileTensor.wrap(_put(mine.local, numbered(places, sizes), sizes), out)
 
 
 def _elsewhere(places: Sequence[Tensor], sizes: Sequence[int], spec: TileSpec) -> bool:
@@ -227,8 +234,5 @@ def _elsewhere(places: Sequence[Tensor], sizes: Sequence[int], spec: TileSpec) -
 
 
 for _dims in (1, 2, 3):
-    _max_pool(getattr(F, f"max_pool{_dims}d_with_indices"), getattr(F, f"max_pool{_dims}d"), _dims)
-    _adaptive_max_pool(
-        getattr(F, f"adaptive_max_pool{_dims}d_with_indices"), getattr(F, f"adaptive_max_pool{_dims}d"), _dims
-    )
-    _max_unpool(getattr(F, f"max_unpool{_dims}d"), _dims)
+    _max_pool(getattr(F, f"max_pool{_dims}d_with_indices"), _dims)
+    _adaptive_max_pool(getattr(F, f"adaptive_max_pool{_dims}d_with_indices"), _dims)

@@ -7,7 +7,6 @@ ranks; everything else stays tiles, some of them perhaps empty. pool_indices.py 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -24,22 +23,18 @@ from halocline.tiling.local_operator import Indexed, Recomputed
 from halocline.tiling.resample import Taps, largest, resample
 from halocline.tiling.rules.convolution import hashable, tuples
 from halocline.tiling.rules.gathered import cut_again
-from halocline.tiling.rules.reduction import mean
+from halocline.tiling.rules.reduction import reduce
 from halocline.tiling.statistics import LOW_PRECISION
 from halocline.tiling.strides import in_order_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
 
 Ints = tuple[int, ...]
-_MAX: tuple[Callable[..., Any], ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
-_AVERAGE: tuple[Callable[..., Any], ...] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
-_LP: tuple[Callable[..., Any], ...] = (F.lp_pool1d, F.lp_pool2d, F.lp_pool3d)
-_ADAPTIVE_MAX: tuple[Callable[..., Any], ...] = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)
-_ADAPTIVE_AVERAGE: tuple[Callable[..., Any], ...] = (
-    F.adaptive_avg_pool1d,
-    F.adaptive_avg_pool2d,
-    F.adaptive_avg_pool3d,
+_MAX, _AVERAGE, _LP, _ADAPTIVE_MAX, _ADAPTIVE_AVERAGE = (
+    [getattr(F, f"{name}_pool{dims}d") for dims in (1, 2, 3)]
+    for name in ("max", "avg", "lp", "adaptive_max", "adaptive_avg")
 )
+"""By number of dims less one."""
 
 
 def windows_asked(
@@ -266,7 +261,7 @@ def _register(dims: int) -> None:
     @rule(_ADAPTIVE_AVERAGE[place])
     def adaptive_avg_pool(input: TileTensor, output_size: Any) -> Tensor:
         if tuples(hashable(output_size), dims) == (1,) * dims:
-            return mean(input, tuple(range(-dims, 0)), keepdim=True)
+            return reduce(torch.mean, True, input, tuple(range(-dims, 0)), keepdim=True)
         return to_tiles(input, output_size)
 
     @per_sample(_ADAPTIVE_AVERAGE[place], dims)

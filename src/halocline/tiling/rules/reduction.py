@@ -22,7 +22,7 @@ from halocline.tiling.rules.elementwise import align, named
 from halocline.tiling.rules.gathered import wrapped
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, Dims, Moments, owned_pixels
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule, rules, untiled
 
 
 def reduced_dims(ndim: int, dim: Any) -> Dims:
@@ -72,15 +72,23 @@ def _squeezed(kept: Tensor, dims: Dims, keepdim: bool) -> Tensor:
 # ------------------------------------------------------------------------------------------------------------- sums
 
 
-def reduce(x: TileTensor, dim: Any, keepdim: bool, mean: bool, dtype: torch.dtype | None) -> Tensor:
-    """The sum over `dim`, or the mean."""
-    ndim, local = x.ndim, x.local
+@rules((torch.sum, Tensor.sum), False)
+@rules((torch.mean, Tensor.mean), True)
+def reduce(
+    function: Callable[..., Tensor],
+    mean: bool,
+    input: TileTensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    ndim, local, spec = input.ndim, input.local, input.spec
     dims = reduced_dims(ndim, dim)
-    some, every = _spatial(x, dims)
-    function = torch.mean if mean else torch.sum
+    some, every = _spatial(input, dims)
     if not some:
         out = function(local, dim=dims, keepdim=keepdim, dtype=dtype)
-        return TileTensor.wrap(out, spec_after_reduction(x.spec, ndim, dims, keepdim))
+        return TileTensor.wrap(out, spec_after_reduction(spec, ndim, dims, keepdim))
     if dtype is None and not local.dtype.is_floating_point and not local.dtype.is_complex:
         if mean:
             raise ValueError(f"the mean of a tensor of {local.dtype} has no dtype; give dtype=torch.float32 or another")
@@ -90,21 +98,11 @@ def reduce(x: TileTensor, dim: Any, keepdim: bool, mean: bool, dtype: torch.dtyp
     result = dtype or local.dtype
     # The ranks' parts are summed in at least float32, so that low precision rounds once, as on one device.
     wide = torch.float32 if result in LOW_PRECISION else result
-    part = torch.sum(x.owned, dim=dims, keepdim=True, dtype=wide)
+    part = torch.sum(input.owned, dim=dims, keepdim=True, dtype=wide)
     if not every:
-        part = _at_its_place(part, x.spec, dims)
-    total = _squeezed(all_sum(part, x.spec.exchanger), dims, keepdim)
-    return (total / prod(x.shape[d] for d in dims) if mean else total).to(result)
-
-
-@rule(torch.sum, Tensor.sum)
-def total(input: TileTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    return reduce(input, dim, keepdim, False, dtype)
-
-
-@rule(torch.mean, Tensor.mean)
-def mean(input: TileTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    return reduce(input, dim, keepdim, True, dtype)
+        part = _at_its_place(part, spec, dims)
+    total = _squeezed(all_sum(part, spec.exchanger), dims, keepdim)
+    return (total / prod(input.shape[d] for d in dims) if mean else total).to(result)
 
 
 @rule(torch.nanmean, Tensor.nanmean)
@@ -143,51 +141,50 @@ def _of_nothing(function: Callable[..., Tensor], x: TileTensor, args: Any, spec:
     return like.new_zeros(spec.local_shape(tuple(like.shape))) + x.local.sum() + like.flatten()[:0].sum()
 
 
-def _reduction(
-    name: str, position: int = 0, default: Any = None, merge: Callable[[Tensor], Tensor] | None = None
-) -> None:
-    """Register the reduction `name`, whose argument number `position` after the tensor is `dim`."""
-    function, *others = named(name, torch, Tensor, torch.special)
-
-    @rule(function, *others)
-    def reduction(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if name == "count_nonzero" and len(args) > 1:  # whose method takes dims one by one
-            args = (args,)
-        dim = args[position] if len(args) > position else default
-        if isinstance(dim, Tensor) and name in ("max", "min") and len(args) == 1:  # of two tensors
-            return (torch.maximum if name == "max" else torch.minimum)(input, dim)
-        keepdim = args[position + 1] if len(args) > position + 1 else False
-        if not isinstance(input, TileTensor):
-            raise untiled(function, (input, *args), kwargs, why="its input is not tiled but another argument is")
-        # Of no dims, any and all are those of each value; everything else is that of all of them.
-        dims = () if name in ("any", "all") and _none(dim) else reduced_dims(input.ndim, dim)
-        some, every = _spatial(input, dims)
-        if not some:
-            spec = spec_after_reduction(input.spec, input.ndim, dims, keepdim)
-            args = all_for_tiles(args, spec.exchanger)  # which quantile is wanted, if that is learned
-            if "quantile" in name and not input.local.numel():  # which torch refuses
-                return TileTensor.wrap(_of_nothing(partial(function, **kwargs), input, args, spec), spec)
-            return wrapped(function(input.local, *args, **kwargs), spec)
-        if every and dim is None and name in ("max", "min"):
-            return extreme(torch.amax if name == "max" else torch.amin, input, dims, False)
-        if every and merge is not None:
-            return _merged(lambda part: function(part, *args, **kwargs), merge, input)
-        return function(input.full(), *args, **kwargs)
+_MERGES: dict[str, Callable[..., Tensor]] = {
+    "prod": torch.prod,
+    "logsumexp": torch.logsumexp,
+    "any": torch.any,
+    "all": torch.all,
+    "count_nonzero": torch.sum,
+    "nansum": torch.sum,
+}
+"""What merges the ranks' results. The rest are of the whole tensor when pixels are reduced: positions and ranks of
+values do not merge."""
 
 
-_reduction("prod", merge=lambda parts: parts.prod(0))
-_reduction("logsumexp", merge=lambda parts: parts.logsumexp(0))
-_reduction("any", merge=lambda parts: parts.any(0))
-_reduction("all", merge=lambda parts: parts.all(0))
-_reduction("count_nonzero", merge=lambda parts: parts.sum(0))
-_reduction("nansum", merge=lambda parts: parts.sum(0))
-# The rest are of the whole tensor when pixels are reduced: positions and ranks of values do not merge.
-for _name in ("max", "min", "argmax", "argmin", "median", "nanmedian"):
-    _reduction(_name)
-_reduction("mode", default=-1)
-_reduction("kthvalue", 1, -1)
-_reduction("quantile", 1)
-_reduction("nanquantile", 1)
+@rules(named(" ".join(_MERGES), torch, Tensor, torch.special), 0, None)
+@rules(named("max min argmax argmin median nanmedian", torch, Tensor), 0, None)
+@rules(named("mode", torch, Tensor), 0, -1)
+@rules(named("kthvalue", torch, Tensor), 1, -1)
+@rules(named("quantile nanquantile", torch, Tensor), 1, None)
+def reduction(
+    function: Callable[..., Any], position: int, default: Any, input: Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    """One whose argument number `position` after the tensor is `dim`."""
+    name = function.__name__.removeprefix("special_")
+    if name == "count_nonzero" and len(args) > 1:  # whose method takes dims one by one
+        args = (args,)
+    dim = args[position] if len(args) > position else default
+    if isinstance(dim, Tensor) and name in ("max", "min") and len(args) == 1:  # of two tensors
+        return (torch.maximum if name == "max" else torch.minimum)(input, dim)
+    keepdim = args[position + 1] if len(args) > position + 1 else False
+    if not isinstance(input, TileTensor):
+        raise untiled(function, (input, *args), kwargs, why="its input is not tiled but another argument is")
+    # Of no dims, any and all are those of each value; everything else is that of all of them.
+    dims = () if name in ("any", "all") and _none(dim) else reduced_dims(input.ndim, dim)
+    some, every = _spatial(input, dims)
+    if not some:
+        spec = spec_after_reduction(input.spec, input.ndim, dims, keepdim)
+        args = all_for_tiles(args, spec.exchanger)  # which quantile is wanted, if that is learned
+        if "quantile" in name and not input.local.numel():  # which torch refuses
+            return TileTensor.wrap(_of_nothing(partial(function, **kwargs), input, args, spec), spec)
+        return wrapped(function(input.local, *args, **kwargs), spec)
+    if every and dim is None and name in ("max", "min"):
+        return extreme(torch.amax if name == "max" else torch.amin, input, dims)
+    if every and name in _MERGES:
+        return _merged(lambda part: function(part, *args, **kwargs), partial(_MERGES[name], dim=0), input)
+    return function(input.full(), *args, **kwargs)
 
 
 # --------------------------------------------------------------------------------------------------------- extremes
@@ -212,26 +209,16 @@ class _Extreme(Function):
         return chosen * (grad / number).to(grad.dtype), None, None, None
 
 
-def extreme(function: Callable[..., Tensor], x: TileTensor, dim: Any, keepdim: bool) -> Tensor:
-    """`function`, torch.amax or torch.amin."""
-    dims = reduced_dims(x.ndim, dim)
-    some, every = _spatial(x, dims)
+@rules(named("amax amin"))
+def extreme(function: Callable[..., Tensor], input: TileTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+    spec, dims = input.spec, reduced_dims(input.ndim, dim)
+    some, every = _spatial(input, dims)
     if not some:
-        out = function(x.local, dims, keepdim=keepdim)
-        return TileTensor.wrap(out, spec_after_reduction(x.spec, x.ndim, dims, keepdim))
+        out = function(input.local, dims, keepdim=keepdim)
+        return TileTensor.wrap(out, spec_after_reduction(spec, input.ndim, dims, keepdim))
     if not every:
-        return function(x.full(), dims, keepdim=keepdim)
-    return _squeezed(_Extreme.apply(x.owned, function, dims, x.spec), dims, keepdim)
-
-
-@rule(torch.amax, Tensor.amax)
-def amax(input: TileTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-    return extreme(torch.amax, input, dim, keepdim)
-
-
-@rule(torch.amin, Tensor.amin)
-def amin(input: TileTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-    return extreme(torch.amin, input, dim, keepdim)
+        return function(input.full(), dims, keepdim=keepdim)
+    return _squeezed(_Extreme.apply(input.owned, function, dims, spec), dims, keepdim)
 
 
 @rule(torch.aminmax, Tensor.aminmax)
@@ -243,50 +230,44 @@ def aminmax(input: TileTensor, *, dim: int | None = None, keepdim: bool = False)
 # ------------------------------------------------------------------------------------------------ variances and norms
 
 
-def _variance(name: str, deviation: bool, with_mean: bool) -> None:
-    function, *others = named(name, torch, Tensor)
-
-    @rule(function, *others)
-    def variance(input: TileTensor, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], bool):  # var(unbiased)
-            args = (None, *args)
-        asked = {**dict(zip(("dim", "unbiased", "keepdim"), args)), **kwargs}
-        keepdim = asked.get("keepdim", False)
-        correction = asked.get("correction")
-        # A float, or a number of numpy's or a tensor would have the dtype of the division.
-        correction = float(asked.get("unbiased", True) if correction is None else correction)
-        if _none(asked.get("dim")):  # whose gradient torch divides by another number than its value
-            return function(input.full(), (), correction=correction, keepdim=keepdim)
-        dims = reduced_dims(input.ndim, asked.get("dim"))
-        if input.dtype.is_complex:  # the variances of the real and the imaginary part add up
-            parts = [torch.var(part, dims, correction=correction, keepdim=keepdim) for part in (input.real, input.imag)]
-            spread = torch.sqrt(parts[0] + parts[1]) if deviation else parts[0] + parts[1]
-            return (spread, torch.mean(input, dims, keepdim)) if with_mean else spread
-        some, every = _spatial(input, dims)
-        if not every:
-            whole = input.full() if some else input.local
-            if whole.numel():
-                out = function(whole, dims, correction=correction, keepdim=keepdim)
-            else:  # an empty tile, of which torch would warn
-                out = whole.sum(dims, keepdim=keepdim)
-                out = (out, out) if with_mean else out
-            if some:
-                return out
-            return wrapped(out, spec_after_reduction(input.spec, input.ndim, dims, keepdim))
-        average, spread = Moments.apply(input.owned, tuple(d - input.ndim for d in dims), input.spec)
-        count = prod(input.shape[d] for d in dims)
-        spread = spread * (count / (count - correction) if count > correction else inf)
-        if deviation:  # whose gradient at 0 is 0, as on one device
-            zero = spread == 0
-            spread = torch.where(zero, 1.0, spread).sqrt().masked_fill(zero, 0.0)
-        average, spread = (_squeezed(t, dims, keepdim).to(input.dtype) for t in (average, spread))
-        return (spread, average) if with_mean else spread
-
-
-_variance("var", deviation=False, with_mean=False)
-_variance("std", deviation=True, with_mean=False)
-_variance("var_mean", deviation=False, with_mean=True)
-_variance("std_mean", deviation=True, with_mean=True)
+@rules(named("var"), False, False)
+@rules(named("std"), True, False)
+@rules(named("var_mean"), False, True)
+@rules(named("std_mean"), True, True)
+def variance(
+    function: Callable[..., Any], deviation: bool, with_mean: bool, input: TileTensor, *args: Any, **kwargs: Any
+) -> Any:
+    if args and isinstance(args[0], bool):  # var(unbiased)
+        args = (None, *args)
+    asked = {**dict(zip(("dim", "unbiased", "keepdim"), args)), **kwargs}
+    keepdim = asked.get("keepdim", False)
+    correction = asked.get("correction")
+    # A float, or a number of numpy's or a tensor would have the dtype of the division.
+    correction = float(asked.get("unbiased", True) if correction is None else correction)
+    if _none(asked.get("dim")):  # whose gradient torch divides by another number than its value
+        return function(input.full(), (), correction=correction, keepdim=keepdim)
+    dims = reduced_dims(input.ndim, asked.get("dim"))
+    if input.dtype.is_complex:  # the variances of the real and the imaginary part add up
+        parts = [torch.var(part, dims, correction=correction, keepdim=keepdim) for part in (input.real, input.imag)]
+        spread = torch.sqrt(parts[0] + parts[1]) if deviation else parts[0] + parts[1]
+        return (spread, torch.mean(input, dims, keepdim)) if with_mean else spread
+    some, every = _spatial(input, dims)
+    if not every:
+        whole = input.full() if some else input.local
+        if whole.numel():
+            out = function(whole, dims, correction=correction, keepdim=keepdim)
+        else:  # an empty tile, of which torch would warn
+            out = whole.sum(dims, keepdim=keepdim)
+            out = (out, out) if with_mean else out
+        return out if some else wrapped(out, spec_after_reduction(input.spec, input.ndim, dims, keepdim))
+    average, spread = Moments.apply(input.owned, tuple(d - input.ndim for d in dims), input.spec)
+    count = prod(input.shape[d] for d in dims)
+    spread = spread * (count / (count - correction) if count > correction else inf)
+    if deviation:  # whose gradient at 0 is 0, as on one device
+        zero = spread == 0
+        spread = torch.where(zero, 1.0, spread).sqrt().masked_fill(zero, 0.0)
+    average, spread = (_squeezed(t, dims, keepdim).to(input.dtype) for t in (average, spread))
+    return (spread, average) if with_mean else spread
 
 
 @rule(torch.linalg.vector_norm)

@@ -8,7 +8,7 @@ several ranks share are normalised one by one, the tensor is gathered.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial, wraps
+from functools import wraps
 from math import prod
 from typing import Any
 
@@ -22,12 +22,13 @@ from halocline.tiling.plain import all_for_tiles, for_tiles
 from halocline.tiling.rules.elementwise import part_of
 from halocline.tiling.rules.gathered import cut_within, on_whole
 from halocline.tiling.rules.norm import (
+    affine,
+    by_channel,
     channel_moments,
     given_backward,
     in_dtype,
     normalised,
     other_form,
-    scaled,
     subtract_line,
     update_running,
     with_graph,
@@ -35,7 +36,7 @@ from halocline.tiling.rules.norm import (
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.statistics import LOW_PRECISION, Dims, merge, moments, owned_part
 from halocline.tiling.strides import definite, in_format_of, suggested_format, with_definite_gradient
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule, rules, untiled
 from halocline.tiling.whole_order import as_on_whole
 
 # ------------------------------------------------------------------------------------------------- group and instance
@@ -88,7 +89,12 @@ class _GroupNorm(Function):
         *given, mean, variance = ctx.saved_tensors
         wanted, spec = ctx.needs_input_grad, ctx.spec
         if torch.is_grad_enabled():
-            written = partial(_group_norm_written, ctx.groups, ctx.eps, spec)
+
+            def written(local: Tensor, *params: Tensor | None) -> Tensor:
+                apart = local.unflatten(1, (ctx.groups, -1))  # spatial dims are counted from the end
+                normal = normalised(apart, spec, tuple(range(2, apart.ndim)), ctx.eps).flatten(1, 2)
+                return by_channel(normal, *params)
+
             return *with_graph(written, given, wanted, grad), None, None, None
         local = given[0]
         batch, channels = local.shape[:2]
@@ -119,14 +125,6 @@ class _GroupNorm(Function):
         return grad_local, grad_weight, grad_bias, None, None, None
 
 
-def _group_norm_written(
-    groups: int, eps: float, spec: TileSpec, local: Tensor, weight: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    """Group norm in elementary operations."""
-    apart = local.unflatten(1, (groups, -1))  # spatial dims are counted from the end
-    return scaled(normalised(apart, spec, tuple(range(2, apart.ndim)), eps).flatten(1, 2), weight, bias)
-
-
 def _per_fold(values: Tensor | None, batch: int, channels: int, folds: int) -> Sequence[Tensor | None]:
     """Values per channel, or per sample and group, repeated for each sample and channel; one row per fold."""
     if values is None:
@@ -150,8 +148,8 @@ def _check_plain(function: Any, input: Any, *parameters: Tensor | None) -> None:
         raise untiled(function, (input, *parameters), why="its weight and bias must be plain")
 
 
-def _without_samples(local: Tensor, *parameters: Tensor | None) -> Tensor:
-    """What a lane without samples makes: nothing, which still depends on the parameters."""
+def _of_nothing(local: Tensor, *parameters: Tensor | None) -> Tensor:
+    """What an empty tile or a lane without samples makes: nothing, which still depends on the parameters."""
     return local + sum(p[:0].sum() for p in parameters if p is not None)
 
 
@@ -168,7 +166,7 @@ def group_norm(
     if spec.exchanger.size == 1:
         return TileTensor.wrap(F.group_norm(x.local, num_groups, weight, bias, eps), spec)
     if not x.local.shape[0]:
-        return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
+        return TileTensor.wrap(_of_nothing(x.local, weight, bias), spec)
     local = _as_autocast(x.local)
     # As torch makes it: on a CPU it keeps the memory format, where the strides are truly those of one.
     form = torch.contiguous_format if local.is_cuda else suggested_format(local)
@@ -181,7 +179,7 @@ def group_norm(
 def _as_torch(plain: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """torch's instance norm, which folds the samples into the channels: what it folds must be definite when folded."""
     if not plain.shape[0]:  # which torch takes, but not back
-        return _without_samples(plain, *args[2:4], *(kwargs.get(name) for name in ("weight", "bias")))
+        return _of_nothing(plain, *args[2:4], *(kwargs.get(name) for name in ("weight", "bias")))
     return with_definite_gradient(F.instance_norm(definite(plain.contiguous()), *args, **kwargs), contiguous=True)
 
 
@@ -214,7 +212,7 @@ def _instance_norm(
         out = _as_torch(x.local, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
         return TileTensor.wrap(out, spec)
     if not x.local.shape[0]:
-        return TileTensor.wrap(_without_samples(x.local, weight, bias), spec)
+        return TileTensor.wrap(_of_nothing(x.local, weight, bias), spec)
     # Contiguous, as torch makes it.
     out, mean, variance = _GroupNorm.apply(x.local.contiguous(), weight, bias, x.shape[1], eps, spec)
     with torch.no_grad():
@@ -235,12 +233,9 @@ def local_response_norm(
     return TileTensor.wrap(as_on_whole(out, spec, F.local_response_norm, (input, size)), spec)
 
 
-other_form(torch.group_norm, group_norm, "num_groups weight bias eps cudnn_enabled")
-other_form(
-    torch.instance_norm,
-    instance_norm,
-    "weight bias running_mean running_var use_input_stats momentum eps cudnn_enabled",
-)
+_INSTANCE = "weight bias running_mean running_var use_input_stats momentum eps"
+rules((torch.group_norm,), group_norm, "num_groups weight bias eps")(other_form)
+rules((torch.instance_norm,), instance_norm, _INSTANCE)(other_form)
 
 
 # ------------------------------------------------------------------------------------------------------ layer and RMS
@@ -269,8 +264,11 @@ class _Normalise(Function):
         local, weight, bias, mean, scale = ctx.saved_tensors
         spec, dims, wanted = ctx.spec, ctx.dims, ctx.needs_input_grad
         if torch.is_grad_enabled():
-            given, run = (local, weight, bias), partial(_layer_norm_written, dims, ctx.eps, spec)
-            return *with_graph(run, given, wanted, grad), None, None, None
+
+            def written(local: Tensor, *params: Tensor | None) -> Tensor:
+                return affine(normalised(local, spec, dims, ctx.eps), *params)
+
+            return *with_graph(written, (local, weight, bias), wanted, grad), None, None, None
         wide = grad.to(mean.dtype)
         normal = (local - mean) * scale
         grad_weight = (wide * normal).sum_to_size(weight.shape).to(weight.dtype) if wanted[1] else None
@@ -286,15 +284,6 @@ class _Normalise(Function):
             owned_part(grad_local, spec).sub_(torch.addcmul(total[0], owned_part(normal, spec), total[1]))
             grad_local = grad_local.to(local.dtype)
         return grad_local, grad_weight, grad_bias, None, None, None
-
-
-def _layer_norm_written(
-    dims: Dims, eps: float, spec: TileSpec, local: Tensor, weight: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    """Layer norm in elementary operations."""
-    out = normalised(local, spec, dims, eps)
-    out = out if weight is None else out * weight
-    return out if bias is None else out + bias
 
 
 @rule(F.layer_norm, torch.layer_norm)
@@ -313,7 +302,7 @@ def layer_norm(
         local = x.local
         shape = local.shape[-len(normalized_shape) :]
         if prod(shape) == 0:  # an empty tile's
-            return TileTensor.wrap(_connected(local, weight, bias), spec)
+            return TileTensor.wrap(_of_nothing(local, weight, bias), spec)
         out = F.layer_norm(local, shape, weight, bias, eps)
         return TileTensor.wrap(as_on_whole(out, spec, _plain, (x, len(shape))), spec)
     if not set(spec.dims) <= set(dims):  # rows that several ranks share
@@ -325,14 +314,6 @@ def layer_norm(
 
 def _plain(whole: Tensor, count: int) -> Tensor:
     return F.layer_norm(whole, whole.shape[-count:])
-
-
-def _connected(local: Tensor, *parameters: Tensor | None) -> Tensor:
-    """An empty result that still depends on its parameters."""
-    for p in parameters:
-        if p is not None:
-            local = local * p
-    return local
 
 
 def _normalised_over(function: Any, input: Any, shape: Sequence[int], *parameters: Tensor | None) -> TileTensor:

@@ -17,10 +17,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from halocline.tiling.rules.attributes import contiguous
+from halocline.tiling.rules.elementwise import named
 from halocline.tiling.rules.gathered import fills_its_memory, view_of
 from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, is_alias_of, noted
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule, rules, untiled
 from halocline.tiling.whole_order import likeness, note_view, whole_strides
 
 Ints = tuple[int, ...]
@@ -92,28 +93,16 @@ def movedim(input: TileTensor, source: Any, destination: Any) -> TileTensor:
     return permuted(input, tuple(order))
 
 
-@rule(getattr(Tensor, "mT").__get__)  # noqa: B009
-def matrix_transpose(input: TileTensor) -> TileTensor:
-    return transpose(input, -2, -1)
-
-
 @rule(getattr(Tensor, "T").__get__, torch.t, Tensor.t)  # noqa: B009
 def reverse_dims(input: TileTensor) -> TileTensor:
     if input.ndim != 2:
-        raise untiled(torch.t, (input,), why="a transpose of a tensor without exactly 2 dims; use permute")
+        raise untiled(torch.t, (input,), why="a transpose of a tensor without exactly 2 dims; use permute or mH")
     return permuted(input, (1, 0))
 
 
-@rule(getattr(Tensor, "mH").__get__, torch.adjoint, Tensor.adjoint)  # noqa: B009
-def adjoint(input: TileTensor) -> Tensor:
-    return transpose(input, -2, -1).conj()
-
-
-@rule(getattr(Tensor, "H").__get__)  # noqa: B009
-def matrix_adjoint(input: TileTensor) -> Tensor:
-    if input.ndim != 2:
-        raise untiled(Tensor.adjoint, (input,), why="the adjoint of a tensor without exactly 2 dims; use mH")
-    return permuted(input, (1, 0)).conj()
+rule(getattr(Tensor, "mT").__get__)(lambda input: transpose(input, -2, -1))  # noqa: B009
+rule(getattr(Tensor, "mH").__get__, *named("adjoint"))(lambda input: transpose(input, -2, -1).conj())  # noqa: B009
+rule(getattr(Tensor, "H").__get__)(lambda input: reverse_dims(input).conj())  # noqa: B009
 
 
 # ------------------------------------------------------------------------------------------------- sizes of the dims
@@ -271,9 +260,7 @@ def expand(input: TileTensor, *sizes: Any, implicit: bool = False) -> Tensor:
     return out
 
 
-@rule(Tensor.expand_as)
-def expand_as(input: Tensor, other: Tensor) -> Tensor:
-    return input.expand(tuple(other.shape))
+rule(Tensor.expand_as)(lambda input, other: input.expand(tuple(other.shape)))
 
 
 @rule(torch.broadcast_tensors, torch.functional.broadcast_tensors)
@@ -283,22 +270,18 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     return tuple(t.expand(shape) for t in listed)
 
 
-def repeated(input: TileTensor, times: Ints) -> Tensor:
-    spec = input.spec
-    if any(times[d] != 1 for d in spec.dims):
-        return input.full().repeat(times)
-    return TileTensor.wrap(input.local.repeat(times), spec)
-
-
 @rule(Tensor.repeat)
 def repeat(input: TileTensor, *repeats: Any) -> Tensor:
-    return repeated(input, ints(repeats))
+    times = ints(repeats)
+    if any(times[d] != 1 for d in input.spec.dims):
+        return input.full().repeat(times)
+    return TileTensor.wrap(input.local.repeat(times), input.spec)
 
 
 @rule(torch.tile, Tensor.tile)
 def tile(input: TileTensor, *dims: Any) -> Tensor:
     times = ints(dims)
-    return repeated(input, (1,) * (input.ndim - len(times)) + times)
+    return repeat(input, (1,) * (input.ndim - len(times)) + times)
 
 
 @rule(torch.repeat_interleave, Tensor.repeat_interleave)
@@ -310,52 +293,35 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, **kwa
     return TileTensor.wrap(input.local.repeat_interleave(repeats, dim, **kwargs), input.spec)
 
 
-def _at_least(function: Callable[..., Any], ndim: int) -> None:
-    @rule(function)
-    def at_least(*tensors: Any) -> Any:
-        listed = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
-        if all(t.ndim >= ndim for t in listed):
-            return listed[0] if listed is tensors and len(tensors) == 1 else tuple(listed)
-        raise untiled(function, tensors, why=f"a tile of fewer than {ndim} dims has no rule")
-
-
-for _ndim, _function in enumerate((torch.atleast_1d, torch.atleast_2d, torch.atleast_3d), start=1):
-    _at_least(_function, _ndim)
+@rules((torch.atleast_1d,), 1)
+@rules((torch.atleast_2d,), 2)
+@rules((torch.atleast_3d,), 3)
+def at_least(function: Callable[..., Any], ndim: int, *tensors: Any) -> Any:
+    listed = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    if all(t.ndim >= ndim for t in listed):
+        return listed[0] if listed is tensors and len(tensors) == 1 else tuple(listed)
+    raise untiled(function, tensors, why=f"a tile of fewer than {ndim} dims has no rule")
 
 
 # ----------------------------------------------------------------------------------------------- dims changed in place
 
 
-def _in_place(function: Any, changed: Callable[..., Tensor]) -> None:
-    @rule(function)
-    def in_place(input: TileTensor, *args: Any) -> TileTensor:
-        """The tile becomes what `changed` makes of it; one that would have to be gathered cannot."""
-        if input.is_leaf and input.requires_grad:  # as torch itself says
-            raise RuntimeError("a leaf that requires grad cannot change in place; write it without the underscore")
-        gone = {d for d in input.spec.dims if input.shape[d] == 1} if changed is squeeze else ()
-        if gone and (not args or any(d in gone for d in _from_the_end(args, input.ndim))):
-            raise untiled(function, (input, *args), why="a tile cannot become a whole tensor in place; use squeeze")
-        out = changed(input, *args)
-        assert isinstance(out, TileTensor)
-        if input.seen_by is not None:
-            before = TileTensor.wrap(input.local, input.spec)
-            before.seen_by = input.seen_by
-            input.seen_by = (getattr(Tensor, function.__name__.removesuffix("_")), before, args, {})
-        input._local, input.spec = out.local, out.spec
-        return input
-
-
-def _from_the_end(args: tuple[Any, ...], ndim: int) -> list[int]:
-    named = args[0] if isinstance(args[0], (tuple, list)) else args
-    return [int(d) % ndim - ndim for d in named]
-
-
-for _function, _changed in (
-    (Tensor.unsqueeze_, unsqueeze),
-    (Tensor.squeeze_, squeeze),
-    (Tensor.transpose_, transpose),
-    (Tensor.swapaxes_, transpose),
-    (Tensor.swapdims_, transpose),
-    (Tensor.t_, reverse_dims),
-):
-    _in_place(_function, _changed)
+@rules((Tensor.unsqueeze_,), unsqueeze)
+@rules((Tensor.squeeze_,), squeeze)
+@rules((Tensor.transpose_, Tensor.swapaxes_, Tensor.swapdims_), transpose)
+@rules((Tensor.t_,), reverse_dims)
+def in_place(function: Any, changed: Callable[..., Tensor], input: TileTensor, *args: Any) -> TileTensor:
+    """The tile becomes what `changed` makes of it; one that would have to be gathered cannot."""
+    if input.is_leaf and input.requires_grad:  # as torch itself says
+        raise RuntimeError("a leaf that requires grad cannot change in place; write it without the underscore")
+    gone = {d for d in input.spec.dims if input.shape[d] == 1} if changed is squeeze else ()
+    if gone and (not args or any(d % input.ndim - input.ndim in gone for d in ints(args))):
+        raise untiled(function, (input, *args), why="a tile cannot become a whole tensor in place; use squeeze")
+    out = changed(input, *args)
+    assert isinstance(out, TileTensor)
+    if input.seen_by is not None:
+        before = TileTensor.wrap(input.local, input.spec)
+        before.seen_by = input.seen_by
+        input.seen_by = (getattr(Tensor, function.__name__.removesuffix("_")), before, args, {})
+    input._local, input.spec = out.local, out.spec
+    return input

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import wraps
 
 import torch
 import torch.nn.functional as F
@@ -14,20 +14,11 @@ from halocline.tiling.boxes import Window
 from halocline.tiling.geometry import Geometry
 from halocline.tiling.lanes import per_sample
 from halocline.tiling.local_operator import Recomputed
-from halocline.tiling.rules.gathered import of_wholes, view_of
+from halocline.tiling.rules.gathered import of_wholes, resized, view_of
 from halocline.tiling.rules.shape import from_front
-from halocline.tiling.spec import TileSpec
 from halocline.tiling.strides import apart, in_format_of
 from halocline.tiling.tensor import TileTensor, rule, untiled
 from halocline.tiling.window import windowed
-
-
-@lru_cache(maxsize=256)
-def _enlarged(spec: TileSpec, factor: int) -> TileSpec:
-    """The tiles of an image in which each pixel has become a square of them."""
-    new = spec.with_cuts(tuple(tuple(c * factor for c in line) for line in spec.cuts))
-    have = tuple(tuple((a * factor, b * factor) for a, b in box) for box in spec.have)
-    return new.with_have(have)
 
 
 @wraps(torch.pixel_shuffle)
@@ -59,7 +50,9 @@ def _unshuffle(local: Tensor, downscale_factor: int) -> Tensor:
 @per_sample(_shuffle, 2)
 def pixel_shuffle(input: TileTensor, upscale_factor: int) -> TileTensor:
     out = in_format_of(_shuffle(input.local, upscale_factor), input.local)
-    return TileTensor.wrap(apart(out, input.local), _enlarged(input.spec, upscale_factor))
+    return TileTensor.wrap(
+        apart(out, input.local), resized(input.spec, tuple(n * upscale_factor for n in input.spec.size))
+    )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from halocline.tiling.rules.elementwise import named
 from halocline.tiling.rules.gathered import cut_within, on_whole
-from halocline.tiling.tensor import TileTensor, rule, untiled
+from halocline.tiling.tensor import TileTensor, rule, rules, untiled
 
 
 def _from_logsumexp(x: TileTensor, dim: int, log: bool, dtype: torch.dtype | None) -> Tensor:
@@ -29,27 +29,26 @@ def _from_logsumexp(x: TileTensor, dim: int, log: bool, dtype: torch.dtype | Non
     return (shifted if log else shifted.exp()).to(result).contiguous()
 
 
-def _softmax(name: str, log: bool, negative: bool = False) -> None:
-    function: Callable[..., Tensor] = getattr(F, name)
-
-    @rule(*named(name))
-    def softmax(input: TileTensor, dim: int | None = None, *args: Any, dtype: torch.dtype | None = None) -> Any:
-        # The functional form has another argument, only for its warnings, before the dtype.
-        dtype = dtype or next((a for a in args if isinstance(a, torch.dtype)), None)
-        if dim is None:
-            raise untiled(function, (input, dim), why="without dim torch guesses it from the number of dims; give dim=")
-        if not -input.ndim <= dim < input.ndim:
-            raise IndexError(f"dim {dim} is out of range for a tensor of {input.ndim} dims")
-        if not cut_within(input, dim):
-            return TileTensor.wrap(function(input.local, dim, dtype=dtype), input.spec)
-        if len(input.spec.dims) == 1:
-            return _from_logsumexp(-input if negative else input, dim, log, dtype)  # type: ignore[arg-type]
-        return on_whole(partial(function, dim=dim, dtype=dtype), input)
-
-
-_softmax("softmax", log=False)
-_softmax("log_softmax", log=True)
-_softmax("softmin", log=False, negative=True)
+@rules(named("softmax log_softmax softmin"))
+def softmax(
+    function: Callable[..., Tensor],
+    input: TileTensor,
+    dim: int | None = None,
+    *args: Any,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    # The functional form has another argument, only for its warnings, before the dtype.
+    dtype = dtype or next((a for a in args if isinstance(a, torch.dtype)), None)
+    if dim is None:
+        raise untiled(function, (input, dim), why="without dim torch guesses it from the number of dims; give dim=")
+    if not -input.ndim <= dim < input.ndim:
+        raise IndexError(f"dim {dim} is out of range for a tensor of {input.ndim} dims")
+    if not cut_within(input, dim):
+        return TileTensor.wrap(function(input.local, dim, dtype=dtype), input.spec)
+    name = function.__name__
+    if len(input.spec.dims) == 1:
+        return _from_logsumexp(-input if name == "softmin" else input, dim, name == "log_softmax", dtype)  # type: ignore[arg-type]
+    return on_whole(partial(function, dim=dim, dtype=dtype), input)
 
 
 @rule(F.gumbel_softmax)
