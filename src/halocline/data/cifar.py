@@ -83,7 +83,9 @@ def find_files(root: Path, split: str) -> tuple[list[Path], bool]:
     """The files of a split, and whether the data is split already, that is, whether there is a test file."""
     folder = root / FOLDER if (root / FOLDER).is_dir() else root
     if not folder.is_dir():
-        raise ValueError(f"there is no folder {root}: give the folder of CIFAR-10's binary files, as --data cifar10:DIR")
+        raise ValueError(
+            f"there is no folder {root}: give the folder of CIFAR-10's binary files, as --data cifar10:DIR"
+        )
     has_test = (folder / TEST).is_file()
     if split == EVALUATION and has_test:
         return [folder / TEST], True
