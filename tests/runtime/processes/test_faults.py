@@ -82,9 +82,11 @@ def test_without_a_launcher_that_ends_them_the_others_stop_by_themselves(kind: s
     assert sorted(re.findall(r"joined (\d) 3 Slurm gloo", ended.out)) == ["0", "1", "2"]
     what, why = ("died", "") if kind == "kill" else ("failed", ": ArithmeticError: the moon is full")
     story = re.escape(f"rank 1 ({ROLE}) {what} in forward p0 s1 m1 of step 2{why}")
-    assert re.search(f"PeerLost: rank 0 waits .*{story}", ended.err), ended.err
+    # Its own wait fails and says so, or on a busy machine its watch ends it first.
+    assert re.search(f"(PeerLost: rank 0 waits .*|rank 0 stops: ){story}", ended.err), ended.err
     # By then rank 0, which kept the store, may have left, too.
-    assert re.search(f"PeerLost: rank 2 waits .* from rank 1: ({story}|rank 0 ended)", ended.err), ended.err
+    said = f"(PeerLost: rank 2 waits .* from rank 1: |rank 2 stops: )({story}|rank 0 ended)"
+    assert re.search(said, ended.err), ended.err
 
 
 def test_a_logbook_survives_its_process(tmp_path: Path) -> None:

@@ -162,7 +162,8 @@ def running(function: Callable[..., Any], input: TileTensor, dim: Any = None, **
 @rules((Tensor.cumsum_, Tensor.cumprod_))
 def write(function: Callable[..., Any], input: TileTensor, dim: int, **kwargs: Any) -> Tensor:
     # Of a copy: the backward needs the values before they are overwritten.
-    return input.copy_(function(input.clone(), dim, **kwargs))
+    found = getattr(torch, function.__name__.removesuffix("_"))
+    return input.copy_(found(input.clone(), dim, **kwargs))
 
 
 # ----------------------------------------------------------------------- differences and integrals: pixels move by one
