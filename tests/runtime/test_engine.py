@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halocline.plan import Plan, Stage
-from halocline.runtime import Engine
+from halocline.runtime import Engine, join
 
 PLAN = Plan((Stage((0, 1)),), microbatches=2)
 
@@ -88,3 +88,12 @@ def test_an_evaluation_of_nothing() -> None:
         engine().evaluate(torch.ones(0, 2), torch.ones(0, 2))
     with pytest.raises(ValueError, match="measure 'wide' returned a Tensor"):
         engine().evaluate(torch.ones(4, 2), torch.ones(4, 2), {"wide": lambda output, target: output})
+
+
+def test_two_engines_of_one_process_take_turns() -> None:
+    """The logbook knows the instructions of the one that was made last."""
+    world = join()
+    plans = [Plan((Stage((0, 1)),), microbatches=count) for count in (2, 1)]
+    engines = [Engine(plan, [nn.Linear(4, 2)], loss=F.mse_loss, world=world) for plan in plans]
+    for engine in (*engines, *engines):
+        assert engine.step(torch.zeros(2, 4), torch.zeros(2, 2)).samples == 2

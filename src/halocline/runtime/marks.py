@@ -13,8 +13,8 @@ import torch
 from halocline.schedule.events import Marks, TimeMarks
 
 _OFTEN = 1.0
-"""Seconds after which the clock is set anew: a GPU's runs apart from the host's by milliseconds in a few minutes, and
-CUDA tells what has passed in 32 bits."""
+"""Seconds after which the clock is set anew: a GPU's runs apart from the host's, and CUDA tells what has passed in 32
+bits."""
 
 
 @cache

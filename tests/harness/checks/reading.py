@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -108,7 +109,7 @@ def evaluated(model: str, text: str, sizes: list[int]) -> list[tuple[float, floa
 
 
 class _Watcher(Observer):
-    marks = TimeMarks()
+    marks = TimeMarks(time.monotonic)
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, Any]] = []

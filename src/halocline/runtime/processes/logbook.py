@@ -53,7 +53,7 @@ class Logbook(Observer):
         self._words[1] = step
 
     def begin(self, instruction: Instruction, mark: Mark) -> None:
-        self._words[2] = self._numbers[instruction]
+        self._words[2] = self._numbers.get(instruction, 0)  # of another engine on this rank: none that is known
 
     def step_ends(self, step: int, mark: Mark) -> None:
         self._words[2] = 0
