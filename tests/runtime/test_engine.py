@@ -86,7 +86,7 @@ def test_refused_at_a_step(inputs: Any, targets: Any, samples: int | None, said:
 def test_an_evaluation_of_nothing() -> None:
     with pytest.raises(ValueError, match="a batch of 0 samples has no loss"):
         engine().evaluate(torch.ones(0, 2), torch.ones(0, 2))
-    with pytest.raises(ValueError, match="measure 'wide' returned a Tensor"):
+    with pytest.raises(ValueError, match="measure 'wide' returned a tensor of shape"):
         engine().evaluate(torch.ones(4, 2), torch.ones(4, 2), {"wide": lambda output, target: output})
 
 

@@ -4,7 +4,7 @@ the boxes of it that the rank must read. Knows samples and boxes; nothing of fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Field = tuple[tuple[int, ...], torch.dtype]
 """One sample of a tensor: its shape without the batch dim, and its dtype."""
+Measure = Callable[[Any, Any], Tensor]
+"""(output, target) -> one number, a sum over samples (or pixels): sums of microbatches add up."""
 
 
 class Microbatches:
@@ -65,6 +67,10 @@ class Microbatches:
         """How the inputs lie in memory, as a Crossing has it; patchworks lie in the usual way."""
         self.losses: dict[int, Tensor] = {}
         """Microbatch -> its loss, once it is known."""
+        self.measures: Mapping[str, Measure] = {}
+        """What is asked of the last stage's outputs beside the loss."""
+        self.sums: dict[int, Tensor] = {}
+        """Microbatch -> the sum of each measure, once it is known."""
         self.complete: Callable[[], None] = lambda: None
         """Called once this rank has made all its losses: on ranks that make none, at the start."""
 

@@ -1,5 +1,6 @@
 """Building what a rank holds: the layers of its stages one after the other, each from its own seed, and divided among
-tensor ranks as soon as it is made, so that no rank ever has more than one whole layer; compiled if asked.
+tensor ranks as soon as it is made, so that no rank ever has more than one whole layer; compiled if asked; and what runs
+each stage.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from halocline.runtime.layers import Layer, Stages, build
 from halocline.runtime.parallel.sharding import TENSOR, Sharding, mesh_of
 from halocline.runtime.parallel.tied import Tie, begin_alike, tied_in
 from halocline.runtime.processes.world import World
+from halocline.runtime.stage import Loss, StageOptions, StageRunner
 
 
 def build_stages(
@@ -80,6 +82,30 @@ def build_stages(
                 planned.tensor,
             )
     return stages
+
+
+def make_runners(
+    world: World, layout: Layout, modules: Stages, sharding: Sharding, options: StageOptions, loss: Loss
+) -> dict[tuple[int, int], StageRunner]:
+    """(pipe, stage) -> what runs it on this rank."""
+    plan, runners = layout.plan, {}
+    for role in layout.roles(world.rank):
+        stage = plan.stages[role.stage]
+        team = layout.team(role.pipe, role.stage, world.rank // layout.ranks_per_replica)
+        members = team[role.tensor :: stage.tensor]  # who has the other tiles and lanes
+        runners[role.pipe, role.stage] = StageRunner(
+            role.stage,
+            stage,
+            team.index(world.rank),
+            modules[role.stage],
+            world.exchanger(members) if len(members) > 1 else None,
+            [sorted(members).index(rank) for rank in members],
+            options,
+            plan.fused,
+            loss if role.stage == len(plan.stages) - 1 else None,
+            sharding.shadows.get(role.stage),
+        )
+    return runners
 
 
 def compile_layers(plan: Plan, modules: Stages, backend: str | bool = True) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.plan.stage import OPTIMIZER
-from halocline.runtime.batch import Field, Microbatches, ReadBoxes, reads
+from halocline.runtime.batch import Field, Measure, Microbatches, ReadBoxes, reads
 from halocline.runtime.boundary.shapes import Shapes
-from halocline.runtime.building import build_stages, check_tensor, compile_layers
-from halocline.runtime.evaluation import Evaluation, Measure, evaluate
+from halocline.runtime.building import build_stages, check_tensor, compile_layers, make_runners
+from halocline.runtime.evaluation import Evaluation, evaluate
 from halocline.runtime.executor import Executor, Simulated
 from halocline.runtime.guards.arguments import fingerprints, require_equal, require_mean
 from halocline.runtime.guards.finite import POLICIES, NotFinite, origin
@@ -37,7 +37,7 @@ from halocline.runtime.parallel.tied import Ties, ties
 from halocline.runtime.processes.environment import command
 from halocline.runtime.processes.launch import join, stop
 from halocline.runtime.processes.world import World
-from halocline.runtime.stage import Loss, StageOptions, StageRunner
+from halocline.runtime.stage import Loss, StageOptions
 from halocline.runtime.state import State
 from halocline.runtime.timeline import Recorder
 from halocline.runtime.updating import LossScale, MakeOptimizer, PlanOptimizer, clip_gradients
@@ -61,6 +61,8 @@ class StepResult:
     """This replica's, on the ranks of the last stage only."""
     skipped: bool = False
     """The loss was not finite, and nothing was changed; or a scaled gradient was not, and nothing was updated."""
+    totals: dict[str, float] = field(default_factory=dict)
+    """Measure -> its sum over all samples."""
 
 
 class Engine(State):
@@ -115,7 +117,7 @@ class Engine(State):
         named = self.named = built_where_shared(named_layers(layers), seed)
         self._check(named)
         shared = shared_stages(named, plan)
-        self._loss, self._skipped = 0.0, False
+        self._loss, self._skipped, self._totals = 0.0, False, dict[str, float]()
         # On a CPU the losses travel while backwards run. On a GPU, reading them early would wait for the device.
         self._early = self.world.device.type == "cpu"
         self._kept: list[Tensor] = []
@@ -138,7 +140,7 @@ class Engine(State):
         self.ties = Ties(self.world, self.layout, bound, self.modules, buffer_names(named))
         if compile:
             compile_layers(plan, self.modules, compile)
-        self.runners = self._runners(loss)
+        self.runners = make_runners(self.world, self.layout, self.modules, self.sharding, self.options, loss)
         self.optimizer = self._optimizer(optimizer, shard_optimizer) if optimizer is not None else None
         """What updates the parameters: one torch optimizer, for torch's schedulers."""
         self.optimizers = self.optimizer.stages if self.optimizer is not None else {}
@@ -207,26 +209,6 @@ class Engine(State):
             [*members, *sharers, *(group for stage in every for group in layout.tensor_groups(stage))]
         )
 
-    def _runners(self, loss: Loss) -> dict[tuple[int, int], StageRunner]:
-        runners = {}
-        for role in self.layout.roles(self.world.rank):
-            stage = self.plan.stages[role.stage]
-            team = self.layout.team(role.pipe, role.stage, self.replica)
-            members = team[role.tensor :: stage.tensor]  # who has the other tiles and lanes
-            runners[role.pipe, role.stage] = StageRunner(
-                role.stage,
-                stage,
-                team.index(self.world.rank),
-                self.modules[role.stage],
-                self.world.exchanger(members) if len(members) > 1 else None,
-                [sorted(members).index(rank) for rank in members],
-                self.options,
-                self.plan.fused,
-                loss if role.stage == len(self.plan.stages) - 1 else None,
-                self.sharding.shadows.get(role.stage),
-            )
-        return runners
-
     def _first_looks(self, shared: set[int]) -> FirstLooks:
         """What is refused once forwards have shown it. Stages in `shared` have modules in common with others."""
         plan, stages, copies = self.plan, {s for _, s in self.runners}, self.plan.pipes * self.plan.replicas
@@ -262,14 +244,22 @@ class Engine(State):
 
     # -- a step --------------------------------------------------------------------------------------------------
 
-    def step(self, inputs: Any, targets: Any, samples: int | None = None) -> StepResult:
+    def step(
+        self,
+        inputs: Any,
+        targets: Any,
+        samples: int | None = None,
+        measures: Mapping[str, Measure] | None = None,
+    ) -> StepResult:
         """One optimizer step on a batch.
 
         Every rank passes the whole batch of the step (all replicas), or a `Patchwork` of the boxes that `reads` names;
         ranks without the first stage may pass None for the inputs, ranks without the last stage None for the targets.
-        `samples` is needed where both are None.
+        `samples` is needed where both are None. `measures` are taken of the outputs that the step trains on, as
+        `evaluate` takes them.
         """
         work = self._cut(inputs, targets, samples)
+        work.measures = measures or {}
         if self._early:
             work.complete = lambda: self._start_losses(work)
         try:
@@ -285,7 +275,7 @@ class Engine(State):
             raise
         self.steps += 1
         losses = tuple(float(work.losses[m]) for m in sorted(work.losses))
-        return StepResult(self._loss, work.total, losses, self._skipped)
+        return StepResult(self._loss, work.total, losses, self._skipped, self._totals)
 
     def reads(self, samples: int, inputs: Sequence[Field], targets: Sequence[Field]) -> ReadBoxes:
         """What this rank needs of a batch of `samples` (all replicas) whose tensors are as `inputs` and `targets` say:
@@ -302,8 +292,9 @@ class Engine(State):
         """The loss of a batch of any size in evaluation mode, and what `measures` (name -> a function of the last
         stage's output and target that returns a sum over samples) add up to. The same on every rank."""
         work = self._cut(inputs, targets, samples, forwards=True)
+        work.measures = measures or {}
         try:
-            return evaluate(self, work, measures or {})
+            return evaluate(self, work)
         except Exception as error:
             stop(self.world, error)
             raise
@@ -342,7 +333,9 @@ class Engine(State):
         parts, handle = self._parts
         if handle is not None:
             self.world.wait(handle, f"rank {self.world.rank} waits for the sum of losses over all ranks")
-        self._loss = float(parts.sum())
+        count = self.plan.microbatches * self.plan.replicas
+        parts, sums = parts[:count], parts[count:].tolist()
+        self._loss, self._totals = float(parts.sum()), dict(zip(work.measures, sums))
         self._skipped = not math.isfinite(self._loss)
         if self._skipped:
             self._not_finite(work, parts)
@@ -363,13 +356,16 @@ class Engine(State):
             self.optimizer.update()
 
     def _start_losses(self, work: Microbatches) -> None:
-        """Start telling every rank what each microbatch of the step (all replicas) adds to the loss."""
-        parts = torch.zeros(self.plan.microbatches * self.plan.replicas, dtype=torch.float64, device=self.world.device)
+        """Start telling every rank what each microbatch of the step (all replicas) adds to the loss and to measures."""
+        count = self.plan.microbatches * self.plan.replicas
+        parts = torch.zeros(count + len(work.measures), dtype=torch.float64, device=self.world.device)
         last = len(self.plan.stages) - 1
         for microbatch, loss in work.losses.items():
             team = self.layout.team(self.plan.pipe_of(microbatch), last, self.replica)
             if self.world.rank == team[0]:
                 parts[work.first + microbatch] = loss * (work.samples[microbatch] / work.total)
+                if work.measures:
+                    parts[count:] += work.sums[microbatch]
         self._parts = parts, self.world.start_sum_apart(parts, "sum of losses")
 
     # -- a loss that is not finite -------------------------------------------------------------------------------

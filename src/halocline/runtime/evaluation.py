@@ -5,10 +5,9 @@ The instructions are the schedule's own, less those of backwards: a part of one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,18 +15,15 @@ from torch import Tensor
 from halocline.plan.layout import ACTIVATION
 from halocline.runtime.batch import Microbatches
 from halocline.runtime.executor import Executor
+from halocline.runtime.stage import sums_of
 from halocline.schedule.events import Events
 from halocline.schedule.instruction import FORWARD, FREE, Instruction
 from halocline.tiling.randomness import kept_randomness
-from halocline.tiling.tensor import TileTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halocline.runtime.engine import Engine
-
-Measure = Callable[[Any, Any], Tensor]
-"""(output, target) -> one number, a sum over samples (or pixels): sums of microbatches add up."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +38,11 @@ class Evaluation:
 
 
 class ForwardExecutor(Executor):
-    measures: Mapping[str, Measure]
     found: Tensor
 
-    def evaluate(self, work: Microbatches, measures: Mapping[str, Measure]) -> Tensor:
+    def evaluate(self, work: Microbatches) -> Tensor:
         """The sums of the loss (times samples) and of each measure, of the microbatches that this rank speaks for."""
-        self.measures = measures
-        self.found = torch.zeros(1 + len(measures), dtype=torch.float64, device=self.world.device)
+        self.found = torch.zeros(1 + len(work.measures), dtype=torch.float64, device=self.world.device)
         self.instructions = [i for i in self.instructions if _forward_only(i) and work.samples[i.microbatch]]
         self.run(work, lambda: None)
         self.flight.settle(self.current)
@@ -62,14 +56,10 @@ class ForwardExecutor(Executor):
         held.inputs = []
         if runner.loss is None:
             return
-        with torch.no_grad():
-            sums = [runner.loss(value, target) * self.work.samples[microbatch]]
-            sums += [measure(value, target) for measure in self.measures.values()]
-        for name, value in zip(("the loss", *(f"measure {name!r}" for name in self.measures)), sums):
-            if not isinstance(value, Tensor) or isinstance(value, TileTensor) or value.ndim:
-                raise ValueError(f"{name} returned a {type(value).__name__}: it must return one number")
+        sums = sums_of({"loss": runner.loss, **self.work.measures}, value, target)
+        sums[0] *= self.work.samples[microbatch]
         if self.local == self.layout.team(pipe, stage)[0]:
-            self.found += torch.stack([s.detach().double().to(self.found.device) for s in sums])
+            self.found += sums.to(self.found.device)
 
 
 def _forward_only(instruction: Instruction) -> bool:
@@ -77,7 +67,7 @@ def _forward_only(instruction: Instruction) -> bool:
     return kind == FORWARD or what == ACTIVATION or (kind == FREE and peer < 0)
 
 
-def evaluate(engine: Engine, work: Microbatches, measures: Mapping[str, Measure]) -> Evaluation:
+def evaluate(engine: Engine, work: Microbatches) -> Evaluation:
     """See `Engine.evaluate`."""
     if not work.total:
         raise ValueError("a batch of 0 samples has no loss: give at least 1")
@@ -93,9 +83,9 @@ def evaluate(engine: Engine, work: Microbatches, measures: Mapping[str, Measure]
     )
     with _in_evaluation(engine), engine.sharding.gathered(), kept_randomness(engine.world.device):
         engine.shapes.learn(work.fields, work.sizes, work.orders)
-        sums = executor.evaluate(work, measures)
+        sums = executor.evaluate(work)
         totals = engine.world.sum(sums, label="sum of measures").tolist()
-    return Evaluation(totals[0] / work.total, work.total, dict(zip(measures, totals[1:])))
+    return Evaluation(totals[0] / work.total, work.total, dict(zip(work.measures, totals[1:])))
 
 
 @contextmanager

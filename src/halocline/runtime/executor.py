@@ -237,7 +237,7 @@ class Executor:
             inputs = [t.requires_grad_() if c.differentiable else t for t, c in zip(inputs, received)]
         held = Held(inputs, received)
         if runner.loss is not None:
-            held.target = self.work.targets(microbatch)
+            held.target, held.measures = self.work.targets(microbatch), self.work.measures
         return held
 
     def _forward(self, instruction: Instruction) -> None:
@@ -249,6 +249,8 @@ class Executor:
             loss = self._run(held, pipe, stage, microbatch, keep)
         if loss is not None:
             self.work.losses[microbatch] = loss
+            if held.sums is not None:
+                self.work.sums[microbatch] = held.sums
             if len(self.work.losses) == self._losses:
                 self.work.complete()
 

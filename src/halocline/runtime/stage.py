@@ -5,7 +5,7 @@ Knows tensors, tiles and autograd; nothing of messages, schedules or other stage
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 import halocline.tiling.rules  # noqa: F401  (a tile without rules could do nothing)
 from halocline.plan.stage import Stage
+from halocline.runtime.batch import Measure
 from halocline.runtime.boundary.crossing import BATCH, Crossing, box_of, crossing_of, positions, target_crossing
 from halocline.runtime.boundary.outputs import (
     as_tensors,
@@ -43,6 +44,16 @@ from halocline.tiling.tensor import TileTensor
 from halocline.tiling.untouched import untouched
 
 Loss = Callable[[Any, Any], Tensor]
+
+
+def sums_of(measures: Mapping[str, Measure], value: Any, target: Any) -> Tensor:
+    """What each measure finds of an output."""
+    with torch.no_grad():
+        found = {name: measure(value, target) for name, measure in measures.items()}
+    for name, one in found.items():
+        if not isinstance(one, Tensor) or isinstance(one, TileTensor) or one.ndim:
+            raise ValueError(f"measure {name!r} returned {describe(one)}: it must return one number")
+    return torch.stack([one.detach().double() for one in found.values()])
 
 
 @dataclass
@@ -74,6 +85,10 @@ class Held:
     recorded: bool = False
     """Whether `outputs` know how they came about; not so when a recomputation is to follow."""
     target: Any = None
+    measures: Mapping[str, Measure] = field(default_factory=dict)
+    """What the first forward is to find of the output."""
+    sums: Tensor | None = None
+    """What it found."""
     gradients: list[Tensor | None] = field(default_factory=list)
     """Of the outputs; filled by what the next stage sends back."""
     input_gradients: list[Tensor | None] = field(default_factory=list)
@@ -218,7 +233,8 @@ class StageRunner:
             if self.loss is None:
                 self._let_go(held, self._arrived(value))
             else:
-                loss = self._loss_of(value, self.target(held.target, value))
+                target = self.target(held.target, value)
+                loss = self._loss_of(value, target)
         if self.loss is not None:
             if not isinstance(loss, Tensor) or isinstance(loss, TileTensor) or loss.ndim:
                 said = "it must return one number, the mean over samples"
@@ -229,7 +245,11 @@ class StageRunner:
         elif held.first:
             require_same_again(held.first, held.outputs, named(self.layers))
             held.first = []
-        return None if loss is None else loss.detach()
+        if loss is None:
+            return None
+        if held.measures:
+            held.sums, held.measures = sums_of(held.measures, self._arrived(value), target), {}
+        return loss.detach()
 
     def predict(self, held: Held, step: int, microbatch: int) -> tuple[Any, Any]:
         """A forward that nothing follows: `held.outputs` becomes what goes on; returns the last stage's output and its

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from halocline.plan import Plan
 from halocline.runtime import Engine
-from halocline.runtime.layers import one_device
+from halocline.runtime.batch import sample_cuts
+from halocline.runtime.layers import derived_seed, one_device
 from halocline.runtime.proof import verify
 from halocline.schedule.events import Observer, TimeMarks
 from halocline.schedule.instruction import COMPUTE, RECEIVE, REDUCE, STEP, Instruction
 from halocline.tiling.boxes import shape
 from halocline.tiling.patchwork import Patchwork
+from halocline.tiling.randomness import seed_randomness
 from harness.checks import plans
 from harness.plan_models import MODELS
 
@@ -75,13 +77,21 @@ def right(output: Tensor, target: Tensor) -> Tensor:
 
 
 def evaluated(model: str, text: str, sizes: list[int]) -> list[tuple[float, float]]:
-    """For each size of batch, after a training step: the differences of loss and of correct answers from one device."""
+    """For each size of batch, after a training step: the differences of loss and of correct answers from one device;
+    before them those of the training step."""
     plan = Plan.from_toml(text)
     engine = _engine(model, plan)
     x, y = plans.batch(model, 8, 0)
-    engine.step(x, y)
+    trained = engine.step(x, y, measures={"right": right})
     kept = {name: buffer.clone() for name, buffer in engine.named_buffers()}
     net = one_device(MODELS[model][0](), 3).double()
+    at_first = 0.0
+    for microbatch, (a, b) in enumerate(cut for replica in sample_cuts(plan, 8) for cut in replica):
+        output = x[a:b]
+        for name, layer in net.named_children():
+            seed_randomness(derived_seed(3, 0, name, microbatch), output.device)
+            output = layer(output)
+        at_first += float(right(output, y[a:b]))
     known = verify.reference(
         MODELS[model][0](),
         plan,
@@ -93,7 +103,7 @@ def evaluated(model: str, text: str, sizes: list[int]) -> list[tuple[float, floa
     )
     net.load_state_dict({**known.parameters, **known.buffers})
     net.eval()
-    found = []
+    found = [(abs(trained.loss - known.losses[0]), abs(trained.totals["right"] - at_first))]
     for size in sizes:
         x, y = plans.batch(model, size, 5)
         result = engine.evaluate(x, y, {"right": right})
