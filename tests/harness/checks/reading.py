@@ -89,7 +89,7 @@ def evaluated(model: str, text: str, sizes: list[int]) -> list[tuple[float, floa
     for microbatch, (a, b) in enumerate(cut for replica in sample_cuts(plan, 8) for cut in replica):
         output = x[a:b]
         for name, layer in net.named_children():
-            seed_randomness(derived_seed(3, 0, name, microbatch), output.device)
+            seed_randomness(derived_seed(3, 0, name, microbatch), x.device)
             output = layer(output)
         at_first += float(right(output, y[a:b]))
     known = verify.reference(
