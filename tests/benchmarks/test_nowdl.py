@@ -5,6 +5,7 @@ with small models. Only what cannot change the command line is added: a few samp
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -15,13 +16,14 @@ from typing import Any
 import pytest
 
 from halocline.cli import nowdl
+from halocline.train import metrics
 from halocline.train.planning import model_of, plan_of
-from halocline.train.progress import Standing
+from halocline.train.settings import Settings
 from harness.processes import program
 
 ROOT = Path(__file__).parents[2]
-SMALL = "--num-layers 3 --num-filters 16 --image-size 64 --batch-size 2"
-SHORT = "--steps 1 --samples 4 --evaluation-fraction 0"
+SMALL = "--image-size 64 --batch-size 2"
+SHORT = "--steps 1 --samples 4"
 SP, LP = "spatial_parallelism/benchmark_{}_sp.py", "layer_parallelism/benchmark_{}_lp.py"
 GEMS = "gems_master_model/benchmark_{}_gems_master.py"
 GEMS_SP = "gems_master_with_spatial_parallelism/benchmark_{}_gems_master_with_sp.py"
@@ -35,7 +37,7 @@ COMMANDS: list[tuple[str, str, str, int]] = [
     (SP, "amoebanet", "--num-spatial-parts 2 --slice-method horizontal --local-DP 2", 4),
     (SP, "amoebanet", "", 5),
     (LP, "amoebanet", "--split-size 4 --parts 2", 4),
-    (LP, "resnet", "--num-spatial-parts 4", 2),
+    (LP, "resnet", "", 2),
     (GEMS, "amoebanet", "--split-size 3", 3),
     (GEMS, "resnet", "--split-size 2 --times 4", 2),
     (GEMS_SP, "amoebanet", "--split-size 5 --times 2", 8),
@@ -43,6 +45,10 @@ COMMANDS: list[tuple[str, str, str, int]] = [
     ("gems_master_model/benchmark_{}_gems_master_with_sp.py", "resnet", "--split-size 5 --times 4", 8),
     ("spatial/model/amoebanet_run.py", "amoebanet", "--num-spatial-parts 4 --split-size 2 --spatial-size 1", 5),
 ]
+
+
+def _small(model: str) -> str:
+    return SMALL + " --num-layers 3 --num-filters 16" * (model == "amoebanet")
 
 
 def _words(text: str) -> list[str]:
@@ -56,8 +62,8 @@ def test_a_command_asks_for_the_processes_of_its_document(
     path = ROOT / "benchmarks" / script.format(model)
     assert os.access(path, os.X_OK), "now-dl's documents start some of them without python"
     asked: list[Any] = []
-    monkeypatch.setattr(nowdl, "_start", lambda config: asked.append(config) or 0)
-    monkeypatch.setattr(sys, "argv", [str(path), *_words(f"{flags} {SMALL}")])
+    monkeypatch.setattr(nowdl, "_run", lambda options: asked.append(options.settings) or 0)
+    monkeypatch.setattr(sys, "argv", [str(path), *_words(f"{flags} {_small(model)}")])
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(path), run_name="__main__")
     assert end.value.code == 0
@@ -69,43 +75,87 @@ def test_a_command_asks_for_the_processes_of_its_document(
         assert plan.batch == 2 * times, "effective batch = replication x batch"
 
 
-def _launch(launcher: list[str], number: int) -> str:
+def _launch(launcher: list[str], number: int, directory: Path, more: str = "") -> str:
     script, model, flags, _ = COMMANDS[number]
     path = str(ROOT / "benchmarks" / script.format(model))
     done = subprocess.run(
-        [*launcher, path, *_words(f"{flags} {SMALL} {SHORT}")],
+        [*launcher, path, *_words(f"{flags} {_small(model)} {SHORT} {more}")],
         capture_output=True,
         text=True,
         timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=directory,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+NUMBER = r"[-+.e\d]+"
+EPOCH = re.compile(rf"^Epoch (\d+) Global loss: ({NUMBER}) Acc ({NUMBER})$", re.M)
+"""now-dl's line of an epoch."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 11])
 def test_a_command_runs(number: int, tmp_path: Path) -> None:
     script, model, flags, processes = COMMANDS[number]
-    path, words = ROOT / "benchmarks" / script.format(model), _words(f"{flags} {SMALL} {SHORT}")
+    path, words = ROOT / "benchmarks" / script.format(model), _words(f"{flags} {_small(model)} {SHORT}")
     ended = program(path, *words, processes=processes, directory=tmp_path)
     assert ended.code == 0, ended.err[-3000:]
-    assert "Epoch: 0 images per sec:" in ended.out
-    assert "Mean " in ended.out and " Median " in ended.out
+    times = rf" Time:{NUMBER} Time Allreduce:{NUMBER}" if "with_sp" in script else ""
+    assert re.search(rf"^Epoch: 0 images per sec:{NUMBER}{times}$", ended.out, re.M)
+    assert re.search(rf"^Mean {NUMBER} Median {NUMBER}$", ended.out, re.M)
     assert f"Effective batch size: {4 if 'gems' in script else 2}" in ended.out
+    assert len(EPOCH.findall(ended.out)) == 1
 
 
 @pytest.mark.slow
-def test_a_command_runs_under_torchrun() -> None:
+def test_a_script_leaves_what_it_was_asked_for(tmp_path: Path) -> None:
+    """--run-dir, --save-every, --export-timing-csv and --timeline left nothing: the directory was deleted."""
+    path = ROOT / "benchmarks" / LP.format("resnet")
+    flags = "--image-size 32 --batch-size 2 --samples 4 --num-epochs 2 --evaluation-fraction 0.5 -v "
+    flags += "--run-dir kept --save-every 1 --export-timing-csv --timeline --optimizer adamw --lr 0.01"
+    ended = program(path, *flags.split(), processes=2, directory=tmp_path)
+    assert ended.code == 0, ended.err[-3000:]
+    kept = tmp_path / "kept"
+    assert (kept / "instructions-1.csv").is_file() and list((kept / "timeline").iterdir())
+    assert len(list((kept / "checkpoints").iterdir())) == 3
+    made = Settings.load(kept / "run.toml")
+    assert (made.optimizer.name, made.optimizer.lr) == ("adamw", 0.01)
+    # The lines of each epoch: two steps with their speeds, now-dl's line, and the evaluation on a line of its own.
+    lines = [line for line in ended.out.splitlines() if line.startswith(("Epoch", "step"))]
+    assert [place for place, line in enumerate(lines) if EPOCH.match(line)] == [4, 10], lines
+    assert lines[5].startswith("step 2: evaluation  loss ") and lines[11].startswith("step 4: evaluation  loss ")
+    steps = [entry for entry in metrics.read(kept / "metrics.jsonl") if entry["kind"] == "step"]
+    for (number, loss, accuracy), of_epoch in zip(EPOCH.findall(ended.out), (steps[:2], steps[2:])):
+        assert {entry["epoch"] for entry in of_epoch} == {int(number)}
+        assert float(loss) == pytest.approx(sum(entry["loss"] for entry in of_epoch) / 2)
+        assert float(accuracy) == pytest.approx(sum(entry["accuracy"] for entry in of_epoch) / 2)
+    assert len(re.findall(rf"^Step :[01], LOSS: {NUMBER}, Global loss: {NUMBER} Acc: {NUMBER}$", ended.out, re.M)) == 4
+
+
+def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
+    path = ROOT / "benchmarks" / GEMS.format("resnet")
+    ended = program(path, "--dry-run", "--batch-size", "2", "--times", "4", directory=tmp_path)
+    assert ended.code == 0, ended.err[-3000:]
+    assert "nothing was started" in ended.out and "schedule gems" in ended.out and "a step takes 8 samples" in ended.out
+    assert "images per sec" not in ended.out and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_command_runs_under_torchrun(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    assert "Epoch: 0 images per sec:" in _launch([*launcher, str(COMMANDS[5][-1])], 5)
+    assert "Epoch: 0 images per sec:" in _launch([*launcher, str(COMMANDS[5][-1])], 5, tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs Open MPI: apt-get install openmpi-bin")
-def test_a_command_runs_under_mpirun() -> None:
+def test_twice_the_processes_under_mpirun_are_two_replicas(tmp_path: Path) -> None:
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", *root, "-np", str(COMMANDS[9][-1]), sys.executable]
-    assert "Epoch: 0 images per sec:" in _launch(launcher, 9)
+    launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", *root, "-np", str(2 * COMMANDS[10][-1])]
+    said = _launch([*launcher, sys.executable], 10, tmp_path, "--image-size 32 --times 1 --samples 8")
+    assert "4 processes = 2 replicas x 2: data parallelism" in said
+    assert "Effective batch size: 8 = 2 passes x 2 x 2 replicas (GEMS-MAST: one pass in each of the two pipes)" in said
+    assert "Epoch: 0 images per sec:" in said
 
 
 @pytest.mark.parametrize("kind", ["", "_conv", "_with_compute_val"])
@@ -127,24 +177,3 @@ def test_a_wrong_flag_is_answered_with_the_nearest() -> None:
     done = subprocess.run([sys.executable, str(path), "--num-spatal-parts", "4"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "did you mean --num-spatial-parts" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_verbose_tells_the_time_of_every_step(capsys: pytest.CaptureFixture[str]) -> None:
-    """-v was read and did nothing."""
-    for verbose, lines in ((False, 3), (True, 5)):
-        shown = nowdl.NowdlLines(0, verbose=verbose)
-        for step in (1, 2):
-            shown.show(Standing(step, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
-        said = capsys.readouterr().out
-        assert len(said.splitlines()) == lines and said.count("Epoch: 0 images per sec:8.0") == 2
-        assert ("step 2/2  loss 1.5  8 images/s  1.00 GiB  0:00 left  0.500 s" in said) == verbose
-
-
-def test_only_an_evaluation_is_a_line_of_now_dl(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = nowdl.NowdlLines(0)
-    shown.say("2 bad files are left out: a.png, b.png")
-    shown.show(Standing(1, 2, 0, 1.5, 8.0, "images", 1 << 30, 0.0, samples=4, seconds=0.5))
-    shown.evaluated("step 1: evaluation  loss 2  accuracy 50.0%")
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "2 bad files are left out: a.png, b.png"
-    assert said[-1] == "Epoch: 0 Global loss: 1.5 step 1: evaluation  loss 2  accuracy 50.0%"

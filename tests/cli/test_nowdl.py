@@ -8,13 +8,14 @@ import pytest
 
 from halocline.cli import nowdl
 from halocline.plan import Plan
+from halocline.plan.flags.dialects import FOREIGN
+from halocline.plan.flags.fields import settings_of
+from halocline.plan.flags.reader import spelled
 from halocline.train.settings import Settings
 
 
 def settings(words: str, model: str = "resnet-v2-20", spatial: bool = False, gems: bool = False) -> Settings:
-    found = nowdl.settings_of(model, words.split(), spatial, gems)
-    assert found is not None
-    return found
+    return nowdl.options_of(nowdl.Script(model, spatial, gems), words.split()).settings
 
 
 def plan(words: str, **script: Any) -> Plan:
@@ -51,7 +52,8 @@ def test_the_scripts_that_tile(words: str, tiles: list[tuple[int, int]]) -> None
         ("", (2, 2, 64)),
         ("--times 4", (4, 4, 128)),
         ("--times 1 --parts 3", (2, 6, 64)),
-        ("--schedule 1f1b", (2, 2, 64)),
+        ("--times 1", (2, 2, 64)),
+        ("--schedule gems", (2, 2, 64)),
         ("--microbatches 4", (2, 4, 64)),
         ("--passes 4", (4, 4, 128)),
     ],
@@ -63,14 +65,88 @@ def test_the_scripts_of_gems(words: str, expected: tuple[int, int, int]) -> None
     assert (made.passes, made.microbatches, made.batch) == expected
 
 
-def test_flags_of_other_scripts_are_without_effect() -> None:
-    assert plan("--num-spatial-parts 4 --slice-method vertical --local-DP 2 --halo-D2 --times 4") == plan("")
-    assert settings("--num-layers 3 --num-filters 16").options_of_model == {}
+@pytest.mark.parametrize(
+    ("words", "script", "said"),
+    [
+        ("--num-spatial-parts 4", {}, "--num-spatial-parts is for tiles, .*: use benchmark_resnet_sp.py"),
+        ("--halo-D2", {"gems": True}, "--halo-D2 is for tiles"),
+        ("--times 2", {"spatial": True}, "--times is for GEMS, .*: use benchmark_resnet_gems_master.py"),
+        ("--enable-master-comm-opt", {}, "--enable-master-comm-opt is for GEMS"),
+        ("--num-layers 3", {}, "--num-layers is AmoebaNet's, and this script trains resnet-v2-20: leave it out"),
+        ("--hidden 64", {}, "--hidden is for other models"),
+        ("--model unet", {}, "--model is for other models, and this script trains resnet-v2-20: use halocline train"),
+        ("--schedule 1f1b", {"gems": True}, "--schedule is gems in this script: leave it out"),
+        ("--times 3", {"gems": True}, "times = 3 leaves one pipe without, .* in pairs, .*: use 2 or 4"),
+    ],
+)
+def test_what_says_nothing_in_a_script_is_refused(words: str, script: dict[str, bool], said: str) -> None:
+    """It was read over."""
+    with pytest.raises(ValueError, match=said):
+        settings(words, **script)
+
+
+def test_now_dls_defaults_are_taken_where_they_ask_for_nothing() -> None:
+    assert plan("--times 1 --local-DP 1") == plan("")
     assert settings("--num-layers 3 --num-filters 16", model="amoebanet-d").model.num_filters == 16
 
 
-def test_help_begins_with_now_dls_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nowdl.settings_of("resnet-v2-20", ["--help"], False, False) is None
-    text = capsys.readouterr().out
-    assert "now-dl's flags, and what they are called here" in text and "(default: 0.001)" in text
-    assert text.index("--split-size N") < text.index("more, by group")
+def test_images_are_normalised_and_none_is_held_out() -> None:
+    """As in now-dl; a tenth of them was held out."""
+    found = settings("").data
+    assert (found.mean, found.std, found.evaluation_fraction) == ("0.5,0.5,0.5", "0.5,0.5,0.5", 0.0)
+    assert settings("--evaluation-fraction 0.2 --mean 0,0,0").data.evaluation_fraction == 0.2
+
+
+@pytest.mark.parametrize(
+    ("words", "processes", "replicas"),
+    [
+        ("", 2, None),
+        ("", 6, 3),
+        ("--local-DP 2", 8, 2),
+        ("--split-size 3 --balance 5,3,4", 6, 2),
+        ("", 3, None),  # which the engine refuses with both numbers
+        ("--replicas 1", 4, 1),
+    ],
+)
+def test_more_processes_are_replicas(
+    words: str,
+    processes: int,
+    replicas: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in (("RANK", 0), ("WORLD_SIZE", processes), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", processes)):
+        monkeypatch.setenv(name, str(value))
+    assert settings(words).plan.replicas == replicas
+    needed = processes // (replicas or 1)
+    said = f"{processes} processes = {replicas} replicas x {needed}: data parallelism\n"
+    assert capsys.readouterr().out == (said if replicas and replicas > 1 else "")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [nowdl.Script("resnet-v2-110"), nowdl.Script("amoebanet-d", True), nowdl.Script("amoebanet-d", True, True)],
+)
+def test_help_tells_what_the_script_takes_a_line_each(script: nowdl.Script) -> None:
+    """It was 220 lines of halocline train's, with its defaults."""
+    text = nowdl.help_page(script, "benchmark.py")
+    lines = [line.split() for line in text.splitlines() if line.startswith("  --") and "  " in line.strip()]
+    told = {words[0].removeprefix("--").replace("-", "_") for words in lines}
+    known = {*FOREIGN, *settings_of(nowdl.Options)}
+    assert told <= known - script.refused.keys() and len(lines) == len(told) > 25
+    assert max(map(len, text.splitlines())) <= 118
+    assert {"split_size", "parts", "batch_size", "dry_run", "run_dir"} <= told
+    assert ("num_spatial_parts" in told) == script.spatial
+    assert ("times" in told) == script.gems
+    for flag, default in (("--batch-size", "32"), ("--image-size", "32"), ("--lr", "0.001"), ("--split-size", "2")):
+        assert any(words[0] == flag and words[-1] == f"{default})" for words in lines), flag
+    named = {word for line in text.split("also,")[1].splitlines()[1:] for word in line.split()}
+    assert "--tiles" not in named and "--hidden" not in named and "--timeline" not in named and "--tensor" in named
+
+
+def test_the_values_that_help_tells_are_those_that_are_taken() -> None:
+    script = nowdl.Script("amoebanet-d", True, True)
+    words = [f"{spelled(name)}={value}" for name, value in nowdl.LEFT_OUT.items()]
+    told, taken = nowdl.options_of(script, words).settings, settings("", model="amoebanet-d", spatial=True, gems=True)
+    assert told.plan.plan(layers=24) == taken.plan.plan(layers=24)
+    assert told.data == taken.data and told.optimizer == taken.optimizer

@@ -181,6 +181,11 @@ class PlanSettings:
             return self.stages
         return stages if self.listed is None else max(1, len(self.listed) // chunks)
 
+    @property
+    def shape(self) -> Plan:
+        """The plan of a model that is not known: which layers go where is the model's matter, but for a list."""
+        return replace(self, balance=self.balance if self.listed is not None else None, layers=None).plan()
+
     def _microbatches(self) -> tuple[int | None, int]:
         """Passes (gems only) and microbatches of a step."""
         if self.schedule == "gems" and self.microbatches is None:

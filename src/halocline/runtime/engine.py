@@ -185,9 +185,11 @@ class Engine(State):
                 f"the model has {len(named)} layers and the plan's {len(plan.stages)} stages hold {plan.layers}: {fix}"
             )
         if self.world.size != plan.world_size:
+            more, rest = divmod(self.world.size, self.layout.ranks_per_replica)
+            fix = f"use --replicas {more}" if more and not rest else "change the plan"
             raise ValueError(
                 f"the plan needs {plan.world_size} processes and {self.world.size} are running: start it with "
-                f"{command(self.world.launcher, plan.world_size)}, or change the plan"
+                f"{command(self.world.launcher, plan.world_size)}, or {fix}"
             )
         check_tensor(self.layout)
 

@@ -64,6 +64,10 @@ class Standing:
     """Of this step."""
     seconds: float = 0.0
     """That this step took."""
+    train_scores: dict[str, float] = field(default_factory=dict)
+    """Of this step's batch."""
+    epoch_ends: bool = False
+    """With this step."""
 
     @property
     def endless(self) -> bool:

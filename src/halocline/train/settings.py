@@ -227,6 +227,8 @@ class RunSettings:
     """Complete checkpoints to keep."""
     eval_every: int | None = None
     """Steps between evaluations (left out: an epoch)."""
+    train_scores: bool = False
+    """Score what the model answers in training, too, e.g. its accuracy, in every step's metrics."""
     seed: int = 0
     """Of the weights, the order of the data, augmentation and dropout."""
     channels_last: bool = False

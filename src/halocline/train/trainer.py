@@ -36,7 +36,7 @@ from halocline.train import checkpoint as checkpoints
 from halocline.train.checkpoint import restore, restore_weights
 from halocline.train.datasets import as_dataset, open_datasets, with_samples
 from halocline.train.equipment import Equipment
-from halocline.train.evaluation import evaluate
+from halocline.train.evaluation import evaluate, measures, scores
 from halocline.train.export import weights
 from halocline.train.interrupt import Interrupt
 from halocline.train.metrics import EVALUATION, STEP, Metrics
@@ -109,6 +109,8 @@ class Trainer:
         self.held_out = self._batches(evaluation, False) if evaluation is not None else None
         self.total = settings.run.steps or (settings.run.epochs or 1) * len(self.batches)
         """Steps of the whole run."""
+        self.asked = measures(self.model) if settings.run.train_scores else None
+        """What training batches are scored by."""
         self.rate = LearningRate(settings.optimizer, self.total)
         self.loss = math.nan
         """Of the last step."""
@@ -143,7 +145,7 @@ class Trainer:
                 step = self.batches.next()
                 rate = self.rate.at(self.engine.steps)
                 set_learning_rate(self.engine.optimizer, rate)
-                result = self.engine.step(step.inputs, step.target)
+                result = self.engine.step(step.inputs, step.target, measures=self.asked)
                 self.loss = result.loss
                 stop = interrupt.agreed(self.world)
                 self._note(metrics, step, result, rate, time.monotonic() - began)
@@ -168,13 +170,16 @@ class Trainer:
         speed = self.speed.samples_per_second * max(1, self.model.sequence)
         epoch = step.batch.epoch
         facts = {"epoch": epoch, "loss": result.loss, "lr": rate, "samples": result.samples, "seconds": seconds}
-        facts |= {f"{unit}_per_second": speed, "memory": (memory := self._memory())}
+        scored = scores(self.model, result.loss, result.totals) if self.asked is not None else {}
+        facts |= scored | {f"{unit}_per_second": speed, "memory": (memory := self._memory())}
         if result.skipped:
             facts["skipped"] = True
         metrics.write(STEP, self.engine.steps, **facts)
         left = (self.total - self.engine.steps) * self.speed.seconds_per_step
         now = self.engine.steps, self.total, epoch, result.loss
-        self.progress.show(Standing(*now, speed, unit, memory, left, self.scores, result.samples, seconds))
+        over = self.batches.sampler.position == 0
+        told = Standing(*now, speed, unit, memory, left, self.scores, result.samples, seconds, scored, over)
+        self.progress.show(told)
 
     def _memory(self) -> int:
         """The most bytes this process has held: of its GPU if it has one."""

@@ -122,14 +122,15 @@ def _microbatches(said: Said, flags: dict[str, Any]) -> None:
         schedule = "gems" if times > 1 else schedule
         if schedule == "gems":
             said.words["schedule"] = schedule
-            # The replication of now-dl's worked examples: --times 2 is 2, --times 4 is 4, and there are no fewer.
-            passes = max(2, times)
-            if passes % 2:
+            # The replication of now-dl's worked examples: --times 2 is 2, and --times 4 is 4.
+            if times % 2:
+                why, fix = "leaves one pipe without", f"{times - 1} or {times + 1}"
+                if times == 1:
+                    why, fix = "says one", "2, one pass in each pipe (GEMS-MAST)"
                 raise ValueError(
-                    f"times = {times} is not an even number of at least 2, and gems alternates between two pipes: "
-                    f"use {times + 1}"
+                    f"times = {times} {why}, and gems takes passes in pairs, one down each of its two pipes: use {fix}"
                 )
-            said.say("passes", passes, "times")
+            said.say("passes", times, "times")
     if parts is not None:
         require_degree("parts", parts)
     if schedule != "gems":
