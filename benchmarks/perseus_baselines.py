@@ -69,6 +69,8 @@ def zeus_global(frontier: Frontier) -> list[FrequencyPlan]:
     stages = range(len(frontier.schedule.plan.stages))
     clocks = _clocks(frontier)
     common = set.intersection(*clocks.values())
+    if not common:
+        raise ValueError("there is no frequency at which all stages were measured: profile them at the same ones")
     return [_at(frontier, dict.fromkeys(stages, frequency)) for frequency in sorted(common, reverse=True)]
 
 

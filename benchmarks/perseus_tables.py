@@ -173,7 +173,7 @@ class Case:
     # What of ours stands beside an iteration of somebody else. Slower than at the least energy is nobody by choice.
 
     def least_within(self, seconds: float) -> float:
-        return self.frontier.energy_at(min(seconds, max(self.frontier.least.time, self.frontier.time_min)))
+        return self.frontier.energy_at(min(seconds, self.frontier.least.time))
 
     def plan_within(self, seconds: float) -> FrequencyPlan:
         return self.frontier.plan_at(min(seconds, self.frontier.least.time))
@@ -218,7 +218,9 @@ class Table:
     rows: list[Cells]
 
     def text(self) -> str:
-        names = [name for name in self.rows[0] if any(row[name] is not None for row in self.rows)]
+        seen = {name: {row[name] for row in self.rows} for name in self.rows[0]}
+        alone = ["profile"] if len(seen.get("profile", ())) == 1 else []  # the first lines name it
+        names = [name for name in seen if seen[name] != {None} and name not in alone]
         cells = [names] + [[_cell(name, row[name]) for name in names] for row in self.rows]
         widths = [max(len(row[at]) for row in cells) for at in range(len(names))]
         left = [isinstance(self.rows[0][name], str) for name in names]
@@ -345,7 +347,7 @@ def run(options: argparse.Namespace) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profiles", nargs="*", metavar="PROFILE.csv", help="left out: those of examples/profiles")
-    parser.add_argument("--microbatches", default="12,24,48,96")
+    parser.add_argument("--microbatches", default="12,24,48,96", help="a list of numbers")
     parser.add_argument("--stragglers", default="1.05,1.1,1.2,1.3,1.4,1.5", help="their iteration times over T_min")
     parser.add_argument("--schedule", default="1f1b", help="any that halocline simulate knows")
     parser.add_argument("--stages", type=int, help="left out: the profile's, or half of them for interleaved")
