@@ -5,6 +5,7 @@ deadline, and hardly more energy than the frontier.
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,23 @@ def test_all_clocks_at_maximum() -> None:
     assert {frequency for row in frontier.all_max.frequencies for _, frequency in row} == {1410}
     time, energy = play(frontier.schedule, frontier.all_max, profile, A100)
     assert (frontier.all_max.time, frontier.all_max.energy) == pytest.approx((time, energy))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_choices_that_somebody_else_made(name: str) -> None:
+    """Any choices become a plan that keeps its word; its critical path has no gap, and lasts as long as all of it."""
+    profile, chance = ProfileTable.read(PROFILE), random.Random(name)
+    frontier = solve(PLANS[name], profile, A100)
+    pricing = frontier.pricing
+    chosen = [chance.choice(choices) for choices in pricing.choices]
+    plan = frontier.plan_of(chosen)
+    assert (plan.time, plan.energy) == pytest.approx(play(frontier.schedule, plan, profile, A100))
+    assert plan.energy >= frontier.energy_at(plan.time) * (1 - 1e-12), "nothing is below the frontier"
+    picks = pricing.picked(chosen)
+    path = pricing.rounder.critical(picks)[::-1]
+    assert sum(picks[number].time for number in path) == pricing.rounder.makespan(picks)
+    waits = {(edge.first, edge.then) for edge in pricing.graph.edges}
+    assert set(pairwise(path)) <= waits
 
 
 def random_case(seed: int, stages: int, frequencies: int) -> ProfileTable:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from halocline.energy.frontier.choices import Choice
 from halocline.energy.frontier.curve import TICKS, WATT
 from halocline.energy.frontier.flow import Network, PathSearch, Vertex, network_of
 from halocline.energy.frontier.frequency_plan import FrequencyPlan
@@ -163,7 +164,11 @@ class Frontier:
     @cached_property
     def all_max(self) -> FrequencyPlan:
         """Every instruction at its highest frequency: what training does when nobody sets clocks."""
-        picks = self.pricing.at_maximum()
+        return self.plan_of([choices[0] for choices in self.pricing.choices])
+
+    def plan_of(self, chosen: Sequence[Choice]) -> FrequencyPlan:
+        """The plan of choices that somebody else made, one for each operation (out of `pricing.choices`)."""
+        picks = self.pricing.picked(chosen)
         return self._plan(self.pricing.rounder.makespan(picks) / TICKS, picks)
 
     def straggler(self, factor: float) -> FrequencyPlan:

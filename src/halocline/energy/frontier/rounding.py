@@ -85,6 +85,20 @@ class Rounder:
 
     def makespan(self, picks: Sequence[Pick]) -> int:
         """Ticks from the first operation to the end of the last."""
+        return max(self._ends(picks))
+
+    def critical(self, picks: Sequence[Pick]) -> list[int]:
+        """The operations of a path that takes as long as all of them, from the last to the first."""
+        ends = self._ends(picks)
+        number: int | None = max(range(len(ends)), key=ends.__getitem__)
+        path = []
+        while number is not None:
+            path.append(number)
+            start = ends[number] - picks[number].time
+            number = next((first for first, wait in self._before[number] if ends[first] + wait == start), None)
+        return path
+
+    def _ends(self, picks: Sequence[Pick]) -> list[int]:
         ends: list[int] = []
         for before, pick in zip(self._before, picks):
             start = 0
@@ -92,7 +106,7 @@ class Rounder:
                 if ends[first] + wait > start:
                     start = ends[first] + wait
             ends.append(start + pick.time)
-        return max(ends)
+        return ends
 
     def _starts(self, begins: Sequence[int], ends: Sequence[int], deadline: int, late: int) -> list[int]:
         """When each operation starts if all take corners near their optimal durations. One always fits: those before it
@@ -176,9 +190,9 @@ class Pricing:
             picks.append(self._pick(operation, kept[choices][number]))
         return picks
 
-    def at_maximum(self) -> list[Pick]:
-        """Everything at its highest frequency."""
-        return [self._pick(operation, choices[0]) for operation, choices in zip(self.graph.operations, self.choices)]
+    def picked(self, chosen: Sequence[Choice]) -> list[Pick]:
+        """Choices that somebody else made, one for each operation."""
+        return [self._pick(operation, choice) for operation, choice in zip(self.graph.operations, chosen)]
 
     def frequencies(self, picks: Sequence[Pick]) -> tuple[tuple[tuple[str, int], ...], ...]:
         """For each rank, its instructions that have a frequency: (kind, MHz)."""
