@@ -76,7 +76,7 @@ def test_the_scripts_of_gems(words: str, expected: tuple[int, int, int]) -> None
         ("--hidden 64", {}, "--hidden is for other models"),
         ("--model unet", {}, "--model is for other models, and this script trains resnet-v2-20: use halocline train"),
         ("--schedule 1f1b", {"gems": True}, "--schedule is gems in this script: leave it out"),
-        ("--times 3", {"gems": True}, "times = 3 leaves one pipe without, .* in pairs, .*: use 2 or 4"),
+        ("--times 3", {"gems": True}, "times = 3 is not an even number, .* in pairs, .*: use 2 or 4"),
     ],
 )
 def test_what_says_nothing_in_a_script_is_refused(words: str, script: dict[str, bool], said: str) -> None:

@@ -150,7 +150,7 @@ WORDS: list[Case] = [
     (flags("--times 4 --passes 2"), "times", (4, 2), "give one of them"),
     (flags("--batch-size 8 gpt3-xl 4 4"), "batch_size", (8, 16), "give one of them"),
     (flags("--layers 12", layers=24), "layers", (12, 24), "give one of them"),
-    (flags("--times 3"), "times", (3, 2, 4), "use 4"),
+    (flags("--times 3"), "times", (3, 2, 4), "use 2 or 4"),
     (flags("--times 0"), "times", (0, 1), "use 1"),
     (flags("--times 2 --schedule 1f1b"), "times", (2, "1f1b", 1), "use times = 1"),
     (flags("--schedule gems --passes 5"), "passes", (5, 6), "use 6"),

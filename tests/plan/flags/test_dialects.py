@@ -74,9 +74,10 @@ def test_a_pass_of_gems_holds_the_parts_of_a_batch() -> None:
 
 
 def test_gems_has_two_passes_at_least() -> None:
-    for flags in ({"times": 1}, {}):
-        plan = Plan.from_flags(split_size=2, schedule="gems", batch_size=1, **flags)
-        assert (plan.passes, plan.microbatches, plan.batch) == (2, 2, 2)
+    plan = Plan.from_flags(split_size=2, schedule="gems", batch_size=1)
+    assert (plan.passes, plan.microbatches, plan.batch) == (2, 2, 2)
+    with pytest.raises(ValueError, match=r"times = 1 is not an even number, .*: use 2, one in each \(GEMS-MAST\)"):
+        Plan.from_flags(split_size=2, schedule="gems", batch_size=1, times=1)
 
 
 def test_times_one_alone_is_not_gems() -> None:

@@ -124,11 +124,10 @@ def _microbatches(said: Said, flags: dict[str, Any]) -> None:
             said.words["schedule"] = schedule
             # The replication of now-dl's worked examples: --times 2 is 2, and --times 4 is 4.
             if times % 2:
-                why, fix = "leaves one pipe without", f"{times - 1} or {times + 1}"
-                if times == 1:
-                    why, fix = "says one", "2, one pass in each pipe (GEMS-MAST)"
+                fix = f"{times - 1} or {times + 1}" if times > 1 else "2, one in each (GEMS-MAST)"
                 raise ValueError(
-                    f"times = {times} {why}, and gems takes passes in pairs, one down each of its two pipes: use {fix}"
+                    f"times = {times} is not an even number, and gems takes passes in pairs, one down each of its two "
+                    f"pipes: use {fix}"
                 )
             said.say("passes", times, "times")
     if parts is not None:
