@@ -11,17 +11,20 @@ from halocline.train.settings import Settings
 if TYPE_CHECKING:
     from halocline.train.forecast import Forecast
 
+_UNEQUAL = 1.25
+"""A stage this many times as long as the mean is worth a line."""
+
 
 def dry_run(settings: Settings) -> int:
     """Print what the run would be."""
-    from halocline.train.forecast import SPEED, forecast
+    from halocline.train.forecast import forecast
 
-    _draw(forecast(settings), SPEED)
+    _draw(forecast(settings))
     return 0
 
 
-def _draw(found: Forecast, speed: float) -> None:
-    columns = ("stage", "ranks", "layers", "parameters", "TFLOP a microbatch", "GiB a rank, about")
+def _draw(found: Forecast) -> None:
+    columns = ("stage", "ranks", "layers", "parameters", "TFLOP", "forward ms", "backward ms", "GiB a rank, about")
     console, table = table_of(*columns, least=120)
     plan = found.plan
     console.print(
@@ -37,17 +40,44 @@ def _draw(found: Forecast, speed: float) -> None:
             _span(first, stop - 1),
             _amount(stage.parameters),
             "-" if stage.flops is None else f"{stage.flops / 1e12:.4g}",
+            *(("-", "-") if stage.seconds is None else (f"{1e3 * seconds:.4g}" for seconds in stage.seconds)),
             "-" if found.memory is None else f"{max(found.memory[rank] for rank in stage.ranks) / 2**30:.2f}",
         )
     console.print(table)
+    console.print("TFLOP and ms are a microbatch's: operations of the forward on all ranks, time on each")
     console.print(
         f"schedule {plan.schedule}: {found.instructions} instructions proved complete, ordered, agreed between ranks, "
         f"free of deadlock and reduced once",
         soft_wrap=True,
     )
-    unit = f"s at {speed / 1e12:g} TFLOP/s a rank" if found.memory is not None else "forwards of one layer"
-    console.print(f"simulated: makespan {found.makespan:.4g} {unit}, bubble {found.bubble:.1%}", soft_wrap=True)
+    console.print(_price(found), soft_wrap=True)
+    console.print(_longest(found), soft_wrap=True, end="")
     console.print("nothing was started: leave out --dry-run to train")
+
+
+def _price(found: Forecast) -> str:
+    """What a step takes, and on what."""
+    plan = found.plan
+    if found.speed is None:
+        return f"simulated: makespan {found.makespan:.4g} forwards of one layer, bubble {found.bubble:.1%}"
+    assert plan.batch is not None
+    inside = any(stage.team_size > stage.lanes for stage in plan.stages)
+    return (
+        f"simulated on {found.speed.name}: makespan {found.makespan:.4g} s, bubble {found.bubble:.1%}, "
+        f"{plan.batch * plan.replicas / found.makespan:.4g} samples/s"
+        + ("; without what a stage's tiles and tensor ranks tell each other" if inside else "")
+    )
+
+
+def _longest(found: Forecast) -> str:
+    """Which stage the others wait for, if they wait for long."""
+    times = [sum(stage.seconds) for stage in found.stages if stage.seconds is not None]
+    if len(times) < 2 or max(times) < _UNEQUAL * sum(times) / len(times):
+        return ""
+    longest, ratio = times.index(max(times)), max(times) * len(times) / sum(times)
+    return (
+        f"stage {longest} takes {ratio:.2g} times as long as the mean one, and others wait: move layers off it\n"
+    )
 
 
 def arithmetic(plan: Plan) -> str:

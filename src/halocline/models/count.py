@@ -64,20 +64,20 @@ def count(model: Model, image: tuple[int, int] | None = None, activations: bool 
     # meta device is enough, and quicker.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode if activations else torch.device("meta"):
-        layers = [(name, _build(layer)) for name, layer in _named(model.layers)]
+        layers = [(name, build(layer)) for name, layer in named(model.layers)]
         kept = _activations(model, layers, image, mode) if activations else [None] * len(layers)
     sizes = _parameters(layers, {second for _, second in model.tied})
     rows = tuple(LayerCount(name, size, held) for (name, _), size, held in zip(layers, sizes, kept))
     return Count(rows, sum(sizes))
 
 
-def _named(layers: nn.Sequential | Sequence[Layer]) -> list[tuple[str, Layer]]:
+def named(layers: nn.Sequential | Sequence[Layer]) -> list[tuple[str, Layer]]:
     if isinstance(layers, nn.Sequential):
         return list(zip(layers._modules, layers))  # named_children would leave out a layer that is there twice
     return [(str(number), layer) for number, layer in enumerate(layers)]
 
 
-def _build(layer: Layer) -> nn.Module:
+def build(layer: Layer) -> nn.Module:
     if isinstance(layer, nn.Module):
         return layer
     try:
@@ -105,7 +105,7 @@ def _parameters(layers: Sequence[tuple[str, nn.Module]], repeated: set[str]) -> 
 def _activations(
     model: Model, layers: Sequence[tuple[str, nn.Module]], image: tuple[int, int] | None, mode: FakeTensorMode
 ) -> list[int | None]:
-    states = [_state(layer, mode) for _, layer in layers]
+    states = [state_of(layer, mode) for _, layer in layers]
     try:
         return [*_kept(model, layers, states, image, samples=1)]
     except _OneValue:
@@ -116,7 +116,7 @@ class _OneValue(Exception):
     """A norm was given a single value per channel."""
 
 
-def _state(layer: nn.Module, mode: FakeTensorMode) -> dict[str, Tensor]:
+def state_of(layer: nn.Module, mode: FakeTensorMode) -> dict[str, Tensor]:
     """Parameters and buffers without data, also of a layer that was built with data."""
     return {key: t if isinstance(t, FakeTensor) else mode.from_tensor(t) for key, t in _tensors_of(layer)}
 
@@ -187,7 +187,7 @@ def work(model: Model, image: tuple[int, ...] | None = None) -> tuple[LayerWork,
     found = []
     with torch.device("meta"), torch.no_grad():
         for number, layer in enumerate(model.layers):
-            module = _build(layer)
+            module = build(layer)
             with FlopCounterMode(display=False) as counter:
                 try:
                     value = _on_meta(module, value)
@@ -212,7 +212,7 @@ def answer(model: Model, image: tuple[int, int] | None = None) -> Any:
     try:
         with torch.device("meta"), torch.no_grad():
             for layer in model.layers:
-                value = _on_meta(_build(layer), value)
+                value = _on_meta(build(layer), value)
     except Exception:  # a layer of anyone's may raise anything; on data it will say so itself
         return None
     return value

@@ -2,15 +2,20 @@
 
     forecast(settings)    # what --dry-run prints
 
-Operations and bytes come from running the layers without data; time is theirs at a speed that is assumed and said.
+Operations and bytes come from running the layers without data; time is theirs at the speed of a device that is named,
+or is here and is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from halocline.models.count import Count, LayerWork, count, work
+import torch
+
+from halocline.models.count import Count, count
+from halocline.models.model import Model
+from halocline.models.operators import LayerOperators, operators
 from halocline.plan.layout import Layout
 from halocline.plan.plan import Plan
 from halocline.plan.stage import PARAMETERS
@@ -18,12 +23,12 @@ from halocline.runtime.building import check_divisible
 from halocline.runtime.layers import named_layers
 from halocline.schedule.generate import generate
 from halocline.simulation import Costs, simulate
+from halocline.simulation.speed import Speed
+from halocline.train.device_speed import speed_of
 from halocline.train.planning import as_it_was, model_of, named, plan_to_train
 from halocline.train.run_directory import resolved
 from halocline.train.settings import Settings
 
-SPEED = 100e12
-"""Operations per second of one rank, for want of a measurement: about what an A100 does of a transformer in bf16."""
 WIDTH = {"float32": 4, "float64": 8, "bf16": 4}
 """Bytes of a parameter."""
 STATES = {"sgd": 1, "adamw": 2}
@@ -41,6 +46,8 @@ class StageForecast:
     """Of the layers, with their copies of tied ones."""
     flops: int | None
     """Of a microbatch's forward on all of its ranks; None where it cannot be counted."""
+    seconds: tuple[float, float] | None
+    """A microbatch's forward and backward, without recomputing; None where they cannot be counted."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,10 @@ class Forecast:
     stages: tuple[StageForecast, ...]
     instructions: int
     """Of the schedule, which has been proved."""
+    speed: Speed | None
+    """Of the device that is priced; None where operations cannot be counted."""
     makespan: float
-    """Seconds at SPEED; in forwards of one layer where operations cannot be counted."""
+    """Seconds of a step; in forwards of one layer where operations cannot be counted."""
     bubble: float
     memory: tuple[float, ...] | None
     """Bytes at the peak, of each rank of a replica, without what an operator needs only while it runs; None where they
@@ -74,20 +83,21 @@ def forecast(settings: Settings) -> Forecast:
     check_divisible(layout, named_layers(model.layers))
     try:
         with as_it_was(model):
-            done: tuple[LayerWork, ...] | None = work(model, plan.image)
-        size = count(model, None if plan.image is None else (plan.image[0], plan.image[1]))
+            work: _Work | None = _work(model, plan, settings.run.dtype)
+        size = count(model, _image(plan))
     except ValueError:  # a layer that cannot be run without data: the plan can still be proved and drawn
-        done, size = None, count(model, activations=False)
-    costs = _costs(settings, layout, done, size) if done is not None else _by_layers(plan)
-    priced = simulate(schedule, costs)
-    samples = _samples(plan)
+        work, size = None, count(model, activations=False)
+    speed = None if work is None else speed_of(settings.run)
+    costs = _by_layers(plan) if work is None or speed is None else _costs(settings, layout, work, size, speed)
+    priced, rows = simulate(schedule, costs), costs.per_stage(plan)
     stages = []
     for number, stage in enumerate(plan.stages):
         inside = slice(*stage.layers)
-        flops = None if done is None else round(samples * sum(layer.flops for layer in done[inside]))
-        own = done if done is not None else size.layers
+        flops = None if work is None else round(work.scale * sum(x.flops for x in work.layers[inside]))
+        own = size.layers if work is None else work.layers
         parameters = sum(layer.parameters for layer in own[inside])
-        stages.append(StageForecast(stage.layers, layout.team(0, number), parameters, flops))
+        seconds = None if work is None else (rows[number].forward, rows[number].backward)
+        stages.append(StageForecast(stage.layers, layout.team(0, number), parameters, flops, seconds))
     return Forecast(
         model.name,
         len(size.layers),
@@ -96,38 +106,70 @@ def forecast(settings: Settings) -> Forecast:
         plan,
         tuple(stages),
         schedule.instruction_count,
+        speed,
         priced.makespan,
         priced.bubble,
-        priced.peak_memory if done is not None else None,
+        None if work is None else priced.peak_memory,
     )
 
 
-def _samples(plan: Plan) -> float:
-    """Of a microbatch."""
+def _image(plan: Plan) -> tuple[int, int] | None:
+    return None if plan.image is None else (plan.image[0], plan.image[1])
+
+
+class _Work(NamedTuple):
+    """What the layers run for a number of samples."""
+
+    layers: tuple[LayerOperators, ...]
+    scale: float
+    """Of a microbatch, which may be a fraction of those samples or more."""
+
+
+def _work(model: Model, plan: Plan, dtype: str) -> _Work:
     assert plan.batch is not None
-    return plan.batch / plan.microbatches
+    samples = plan.batch / plan.microbatches
+    whole = max(1, round(samples))
+    kind = {"bf16": torch.bfloat16}.get(dtype) or getattr(torch, dtype)
+    try:
+        return _Work(operators(model, _image(plan), whole, kind), samples / whole)
+    except ValueError as error:
+        if whole > 1 or "more than 1 value per channel" not in str(error):
+            raise
+        return _Work(operators(model, _image(plan), 2, kind), samples / 2)
 
 
-def _costs(settings: Settings, layout: Layout, done: Sequence[LayerWork], size: Count) -> Costs:
+def _costs(settings: Settings, layout: Layout, work: _Work, size: Count, speed: Speed) -> Costs:
     """Of each rank of each stage. Tensor-parallel ranks' activations count whole, though parts of them are divided."""
-    samples = _samples(layout.plan)
-    forward, activations, boundaries, weights = [], [], [], []
-    for number, stage in enumerate(layout.plan.stages):
+    plan, dtype = layout.plan, settings.run.dtype
+    assert plan.batch is not None
+    samples = plan.batch / plan.microbatches
+    forward, backward, activations, boundaries, weights, reductions, moved = [], [], [], [], [], [], []
+    for number, stage in enumerate(plan.stages):
         inside = slice(*stage.layers)
         shares = stage.tile_count * stage.lanes
-        forward.append(samples * sum(layer.flops for layer in done[inside]) / stage.team_size / SPEED)
+        layers, ranks = work.layers[inside], stage.team_size / work.scale
+        forward.append(speed.seconds([x for layer in layers for x in layer.forward], dtype, ranks))
+        backward.append(speed.seconds([x for layer in layers for x in layer.backward], dtype, ranks))
         activations.append(samples * sum(layer.activation_bytes or 0 for layer in size.layers[inside]) / shares)
         first = stage.layers[0]
-        boundaries.append(samples * done[first - 1].output_bytes if first else 0.0)
-        held = sum(layer.parameters for layer in done[inside]) * WIDTH[settings.run.dtype] / stage.tensor
+        boundaries.append(work.scale * work.layers[first - 1].output_bytes if first else 0.0)
+        held = sum(layer.parameters for layer in layers) * WIDTH[dtype] / stage.tensor
         whole, divided = _divided(settings, stage.shard)
-        weights.append(held * (whole + divided / len(layout.sharers(number))))
+        sharers = len(layout.sharers(number))
+        weights.append(held * (whole + divided / sharers))
+        reductions.append(2 * held * (sharers - 1) / sharers / speed.link)  # around a ring
+        updated = held / (sharers if divided else 1)
+        moved.append(updated * (3 + 2 * STATES[settings.optimizer.name]))  # all read, all but the gradient written
     return Costs(
         forward=forward,
-        backward=[2 * time for time in forward],
+        backward=backward,
+        latency=speed.latency,
+        bandwidth=speed.link,
         activation_bytes=activations,
         boundary_bytes=boundaries,
         weight_bytes=weights,
+        reduce=reductions,
+        step=max(moved) / speed.memory,
     )
 
 

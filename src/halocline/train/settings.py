@@ -23,6 +23,7 @@ from halocline.plan.flags.reader import TRUTH
 from halocline.plan.require import require_choice, require_degree
 from halocline.plan.settings import AUTO, PlanSettings
 from halocline.plan.toml import value_text
+from halocline.simulation.speed import KNOWN
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -33,6 +34,7 @@ OPTIMIZERS = ("sgd", "adamw")
 LR_SCHEDULES = ("constant", "cosine", "linear")
 DTYPES = ("float32", "float64", "bf16")
 DEVICES = ("auto", "cpu", "cuda")
+"""What trains. A dry run is priced on other GPUs, too."""
 METERS = ("auto", "nvml", "zeus", "zeus:gpu", "zeus:soc", "zeus:cpu", "simulated", "none")
 OBJECTIVES = ("causal", "masked", "spans")
 SYNTHETIC, LESIONS, CIFAR = "synthetic", "lesions", "cifar10:"
@@ -216,7 +218,8 @@ class RunSettings:
     dtype: str = setting("float32", common=True)
     """float32, float64, or bf16: float32 parameters, computing in bfloat16 where that is safe."""
     device: str = setting("auto", common=True)
-    """cpu, cuda, or auto: a GPU if there is one."""
+    """cpu, cuda, or auto: a GPU if there is one. With --dry-run also the name of a GPU that need not be here, e.g. a40
+    or h200."""
     run_dir: str | None = setting(None, common=True)
     """Where plan, settings, metrics and checkpoints go (left out: runs/MODEL-DATE-TIME)."""
     resume: str | None = setting(None, common=True)
@@ -250,7 +253,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         require_choice("dtype", self.dtype, DTYPES)
-        require_choice("device", self.device, DEVICES)
+        require_choice("device", self.device, (*DEVICES, *KNOWN))
         for name in ("epochs", "steps", "eval_every", "keep"):
             if getattr(self, name) is not None:
                 require_degree(name, getattr(self, name))
@@ -260,6 +263,15 @@ class RunSettings:
             raise ValueError(f"seed = {self.seed} does not fit 64 bits: use a smaller number")
         if self.epochs is not None and self.steps is not None:
             raise ValueError(f"epochs = {self.epochs} and steps = {self.steps} both say when to end: give one of them")
+
+    @property
+    def where(self) -> str | None:
+        """The device to train on; None for whichever is there."""
+        if self.device in KNOWN:
+            raise ValueError(
+                f"device = {self.device!r} is a GPU to price a run on: add --dry-run, or train on cuda, cpu or auto"
+            )
+        return None if self.device == "auto" else self.device
 
 
 @dataclass(frozen=True)

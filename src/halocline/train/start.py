@@ -107,7 +107,7 @@ def _rank(settings: Settings, plan: Plan, shown: Show) -> Outcome | Failure:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     world = None
     try:
-        world = join(None if settings.run.device == "auto" else settings.run.device, deadline=settings.run.deadline)
+        world = join(settings.run.where, deadline=settings.run.deadline)
         return Trainer(settings, plan=plan, world=world, shown=shown(world.rank)).fit()
     except Exception as error:
         story = str(error) if isinstance(error, TOLD) else lost_worker(error)

@@ -91,8 +91,7 @@ class Trainer:
         self.model = model_of(settings) if model is None else as_model(settings, model, dataset is not None)
         self.plan = with_batch(plan) if plan is not None else plan_to_train(settings, self.model)
         settings = self.settings = with_samples(settings, self.plan)
-        device = None if settings.run.device == "auto" else settings.run.device
-        self.world = world or join(device, deadline=settings.run.deadline)
+        self.world = world or join(settings.run.where, deadline=settings.run.deadline)
         self.progress = shown or progress(self.world.rank)
         begin = Beginning(**self._told(lambda: vars(beginning(settings))))
         self.directory = RunDirectory(Path(begin.directory))
