@@ -75,9 +75,7 @@ def _longest(found: Forecast) -> str:
     if len(times) < 2 or max(times) < _UNEQUAL * sum(times) / len(times):
         return ""
     longest, ratio = times.index(max(times)), max(times) * len(times) / sum(times)
-    return (
-        f"stage {longest} takes {ratio:.2g} times as long as the mean one, and others wait: move layers off it\n"
-    )
+    return f"stage {longest} takes {ratio:.2g} times as long as the mean one, and others wait: move layers off it\n"
 
 
 def arithmetic(plan: Plan) -> str:
