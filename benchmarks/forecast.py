@@ -1,6 +1,6 @@
 """What a dry run says of time against a device that does it: every kind of layer of some models, forward and backward.
 
-    python benchmarks/forecast.py [--device h200] [MODEL:SAMPLES:DTYPE[:SIZE] ...]
+    python benchmarks/forecast.py [--device h200] [--channels-last] [MODEL:SAMPLES:DTYPE[:SIZE] ...]
 
 Prints for each kind of layer of each model the milliseconds predicted for the device and measured on the one that is
 here (the median of --repeats, after as many to warm up), and their ratio; then those of all its layers. Without
@@ -46,9 +46,10 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--channels-last", action="store_true")
     options = parser.parse_args()
     here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    speed = speed_of(RunSettings(device=options.device))
+    speed = speed_of(RunSettings(device=options.device, channels_last=options.channels_last))
     found = torch.cuda.get_device_name() if here.type == "cuda" else "this CPU"
     print(f"predicted for {speed.name}, measured on {found}")
     print(f"  {'layers':34} {'forward ms':>20} {'ratio':>6} {'backward ms':>20} {'ratio':>6}")
@@ -58,7 +59,8 @@ def main() -> None:
         print(said, flush=True)
         layers = operators(model, image, int(samples), DTYPES[dtype])
         predicted = [(speed.seconds(x.forward, dtype), speed.seconds(x.backward, dtype)) for x in layers]
-        measured = measure(model, layers, image, int(samples), DTYPES[dtype], here, options.repeats)
+        inputs = [given(t, DTYPES[dtype], here, options.channels_last) for t in model.inputs(int(samples), image)]
+        measured = measure(model, layers, inputs, DTYPES[dtype], options)
         kinds: dict[Any, list[int]] = {}
         for number, layer in enumerate(layers):
             kinds.setdefault((measured[number], layer), []).append(number)
@@ -80,16 +82,18 @@ def show(what: str, predicted: tuple[float, ...], measured: tuple[float, ...]) -
 
 
 def measure(
-    model: Model, layers: Any, image: Any, samples: int, dtype: torch.dtype, device: torch.device, repeats: int
+    model: Model, layers: Any, inputs: list[Tensor], dtype: torch.dtype, options: argparse.Namespace
 ) -> list[tuple[float, float]]:
     """Seconds of each layer's forward and backward; layers that run the same operators are measured once."""
-    inputs = [given(t, dtype, device) for t in model.inputs(samples, image)]
     value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
+    device, repeats = inputs[0].device, options.repeats
     known: dict[Any, tuple[float, float]] = {}
     for number, layer in enumerate(model.layers):
         with torch.device(device):
             module = layer if isinstance(layer, torch.nn.Module) else layer()
         module = module.to(device, torch.float64 if dtype is torch.float64 else None)
+        if options.channels_last:
+            module = module.to(memory_format=torch.channels_last)
         end = partial(loss_of, model) if number == len(model.layers) - 1 else lambda output: output
         first = layers[number] not in known
         runs = [once(module, value, end, dtype, device) for _ in range(2 * repeats if first else 1)]
@@ -118,10 +122,11 @@ def once(
     return tree_map(lambda t: t.detach(), out), forward, now(device) - begin
 
 
-def given(like: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+def given(like: Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool) -> Tensor:
     if not like.is_floating_point():
         return torch.zeros(like.shape, dtype=like.dtype, device=device)
-    return torch.rand(like.shape, dtype=torch.float64 if dtype is torch.float64 else like.dtype, device=device)
+    image = torch.rand(like.shape, dtype=torch.float64 if dtype is torch.float64 else like.dtype, device=device)
+    return image.to(memory_format=torch.channels_last) if channels_last else image
 
 
 def now(device: torch.device) -> float:

@@ -31,6 +31,7 @@ def test_convolutions_in_float32_run_in_tf32() -> None:
 def test_a_kind_reaches_a_share() -> None:
     halved = Speed("halved", DEVICE.compute, 20.0, 1.0, launch=0.0, shares={"norm": 0.5})
     assert halved.seconds([("norm", 0, 20)], "bf16") == 2.0
+    assert halved.channels_last().seconds([("norm", 0, 20)], "bf16") == 1.0
 
 
 def test_known_devices_are_in_order() -> None:

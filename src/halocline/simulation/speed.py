@@ -10,12 +10,13 @@ H200 by benchmarks/forecast.py and is taken for all.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 COMPUTE, MEMORY = 0.75, 0.8
 """The share of a peak that large matrix products and large copies reach."""
 SHARES = {"unaligned product": 0.2, "convolution": 0.5, "attention": 0.4, "norm": 0.15, "other": 0.6}
-"""What kinds of operators reach of that. Norms over a batch are slow because a channel has one block of threads."""
+"""What kinds of operators reach of that. Norms over a batch are slow because a channel has one block of threads, unless
+images lie channels last."""
 LAUNCH = 3e-5
 """Seconds of the host for one operator in a module, under autograd."""
 LATENCY = 2e-5
@@ -38,6 +39,10 @@ class Speed:
     launch: float = LAUNCH
     latency: float = LATENCY
     shares: Mapping[str, float] = field(default_factory=lambda: SHARES)
+
+    def channels_last(self) -> Speed:
+        """Where images lie so in memory."""
+        return replace(self, shares={**self.shares, "norm": 1.0})
 
     def seconds(self, operators: Collection[tuple[str, float, float]], dtype: str, ranks: float = 1) -> float:
         """Of operators one after the other, each (kind, operations, bytes) and shared by so many ranks alike."""

@@ -23,6 +23,10 @@ _TORCH = {"bf16": torch.bfloat16, "tf32": torch.float32, "float32": torch.float3
 
 def speed_of(run: RunSettings) -> Speed:
     """Of the device that the settings name. Where none is named and no GPU is here, of one that is assumed."""
+    return _speed(run).channels_last() if run.channels_last else _speed(run)
+
+
+def _speed(run: RunSettings) -> Speed:
     if run.device in KNOWN:
         return KNOWN[run.device]
     if run.device == "cpu" or torch.cuda.is_available():
