@@ -98,8 +98,7 @@ def help_parser(
             continue
         shown = parser.add_argument_group(f"{name}'s flags, and what they are called here")
         for flag in dialects[name]:
-            here = f"as {spelled(flag.native)}: " if flag.native else ""
-            _one(shown, flag.name, flag.kind, here + flag.help)
+            _one(shown, flag.name, flag.kind, flag.told)
     if topic is None and names:
         rest = {docs[f"{name}:"]: [one.flag for one in groups[name] if not one.common] for name in groups if name}
         rest |= {f"{name}'s flags": [flag.name for flag in dialects[name]] for name in dialects if name not in chosen}
