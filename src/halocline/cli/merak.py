@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from halocline.cli import one_line
@@ -16,7 +17,6 @@ from halocline.cli.options import help_parser, read_options
 from halocline.models.zoo import find
 from halocline.plan.flags.dialects import POSITIONAL
 from halocline.plan.partition import partition
-from halocline.runtime.processes.environment import detect
 from halocline.train.settings import LESIONS, SYNTHETIC, Settings
 
 DEFAULTS = {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 0.01, "clip": 1.0}
@@ -89,20 +89,20 @@ def run(options: Options) -> int:
     check_world(options, settings)
     # torch takes seconds to load: most mistakes have been answered by now.
     settings, chosen = with_defaults(settings)
-    place = detect() if options.nnodes is None else None
-    if chosen and (place is None or place.rank == 0) and not options.node_rank:
-        print(f"run.sh: by default: {chosen}", file=None if options.dry_run else sys.stderr)
     if options.dry_run:
+        if chosen:
+            print(chosen)
         return dry_run(settings)
 
     from halocline.runtime.processes.nodes import Nodes
+    from halocline.train.progress import progress
     from halocline.train.start import start
 
     nodes = None
     if options.nnodes is not None:
         port = options.master_port or (PORT if options.nnodes > 1 else 0)
         nodes = Nodes(options.nnodes, options.node_rank, options.master_addr, port)
-    return start(settings, nodes=nodes)
+    return start(settings, partial(progress, verbose=settings.run.verbose, opening=chosen), nodes)
 
 
 def settings_of(options: Options) -> Settings:
@@ -139,7 +139,7 @@ def with_defaults(settings: Settings) -> tuple[Settings, str]:
         method, why = _partition(settings)
         settings = settings.but(balance=method)
         chosen.append(f"partition_method {method}{why}")
-    return settings, ", ".join(chosen)
+    return settings, f"by default: {', '.join(chosen)}" if chosen else ""
 
 
 def _partition(settings: Settings) -> tuple[str, str]:
@@ -165,7 +165,8 @@ def _profiling(words: Sequence[str]) -> list[str]:
     """Merak's --profile is a switch, which may stand without its value; --profile FILE is ours."""
     following = [*words[1:], "--"]
     return [
-        f"{word}=true" if word == "--profile" and after.startswith("--") else word for word, after in zip(words, following)
+        f"{word}=true" if word == "--profile" and after.startswith("--") else word
+        for word, after in zip(words, following)
     ]
 
 
@@ -202,15 +203,14 @@ def _sizes(said: Settings, model: str) -> dict[str, Any]:
     from halocline.models.model import options_of
 
     known = options_of(model)
-    if "num_layers" in asked and "num_layers" not in known:  # AmoebaNet's cells; else Merak's word
-        number = asked.pop("num_layers")
-        if asked.setdefault("layers", number) != number:
-            raise ValueError(f"num_layers = {number} and layers = {asked['layers']} both say the blocks: give one")
-    else:
-        asked.pop("num_layers", None)
+    changed: dict[str, Any] = dict.fromkeys(asked)
+    number = asked.pop("num_layers", None)
+    if "num_layers" in known:
+        changed.pop("num_layers", None)  # AmoebaNet's cells
+    elif number is not None and asked.setdefault("layers", number) != number:
+        raise ValueError(f"num_layers = {number} and layers = {asked['layers']} both say the blocks: give one of them")
     if "seq" in known or "heads" in known:  # a transformer
         return {"layers": asked.get("layers"), "num_layers": None}
-    changed: dict[str, Any] = dict.fromkeys(asked)
     own = [said.model.model_options] if said.model.model_options else []
     for name, value in asked.items():
         word = next((word for word in OWN_WORDS.get(name, ()) if word in known), None)

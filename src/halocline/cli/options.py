@@ -101,7 +101,11 @@ def help_parser(
             _one(shown, flag.name, flag.kind, flag.told)
     if topic is None and names:
         rest = {docs[f"{name}:"]: [one.flag for one in groups[name] if not one.common] for name in groups if name}
-        rest |= {f"{name}'s flags": [flag.name for flag in dialects[name]] for name in dialects if name not in chosen}
+        rest |= {
+            f"{name}'s flags": [flag.name for flag in dialects[name] if not flag.refused]
+            for name in dialects
+            if name not in chosen
+        }
         listed = [f"  {title}\n{_wrapped(flags)}\n" for title, flags in rest.items() if flags]
         topics = ", ".join([*map(str.lower, names), ALL])
         ask = f"{prog.split(' [')[0]} --help GROUP tells what they do; GROUP is one of {topics}."

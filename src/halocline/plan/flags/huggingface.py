@@ -74,9 +74,7 @@ FLAGS = (
     Foreign("per_device_eval_batch_size", int, "", "Does nothing: evaluation takes training's batches."),
     Foreign("logging_steps", int, "", "Does nothing: metrics.jsonl has every step."),
     Foreign("logging_strategy", str, "", "Does nothing: metrics.jsonl has every step."),
-    Foreign(
-        "logging_dir", str, "", refused="is the run's directory here, which has all its metrics: use --run-dir"
-    ),
+    Foreign("logging_dir", str, "", refused="is the run's directory here, which has all its metrics: use --run-dir"),
     Foreign(
         "report_to",
         str,
@@ -98,7 +96,11 @@ FLAGS = (
         "load_best_model_at_end", bool, "", nothing=(False,), refused="is not done: every checkpoint of --keep is there"
     ),
     Foreign(
-        "push_to_hub", bool, "", nothing=(False,), refused="is not done: write the weights by --to-hf DIR, and push them"
+        "push_to_hub",
+        bool,
+        "",
+        nothing=(False,),
+        refused="is not done: write the weights by --to-hf DIR, and push them",
     ),
     *(
         Foreign(
@@ -155,7 +157,9 @@ def _warmup(said: Said) -> None:
     if not 0 < ratio < 1:
         raise ValueError(f"warmup_ratio = {ratio} is not in [0, 1): it is a share of max_steps")
     if "steps" not in said.words:
-        raise ValueError(f"warmup_ratio = {ratio} is a share of steps that nothing says: use warmup_steps, or max_steps")
+        raise ValueError(
+            f"warmup_ratio = {ratio} is a share of steps that nothing says: use warmup_steps, or max_steps"
+        )
     said.say("warmup", math.ceil(ratio * said.words["steps"]), f"warmup_ratio = {ratio}, so warmup")
 
 
@@ -165,7 +169,9 @@ def _saving(said: Said) -> None:
     if when is not None:
         require_choice("save_strategy", when, _WHEN)
     if save is False or when == "no":
-        said.say("save_every", 0, "save = false, so save_every" if save is False else "save_strategy = no, so save_every")
+        said.say(
+            "save_every", 0, "save = false, so save_every" if save is False else "save_strategy = no, so save_every"
+        )
     elif when != "epoch" and "save_steps" in said.foreign:
         said.same("save_steps")
     elif when == "steps":

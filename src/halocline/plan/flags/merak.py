@@ -119,7 +119,11 @@ FLAGS = (
         "MODEL lists them",
     ),
     Foreign(
-        "num_transformers", int, "", nothing=(0,), refused="is known of the model: leave it out, or shrink it by --layers"
+        "num_transformers",
+        int,
+        "",
+        nothing=(0,),
+        refused="is known of the model: leave it out, or shrink it by --layers",
     ),
     Foreign("num_initial_embeddings", int, "", nothing=(0,), refused="is known of the model: leave it out"),
     Foreign(
@@ -144,7 +148,9 @@ FLAGS = (
         refused="rounds gradients otherwise than one device does: leave it out",
     ),
     *(
-        Foreign(name, float, "", nothing=(value,), refused="is for fp16, which is not computed in here: use --dtype bf16")
+        Foreign(
+            name, float, "", nothing=(value,), refused="is for fp16, which is not computed in here: use --dtype bf16"
+        )
         for name, value in {
             "loss_scale": 0.0,
             "initial_scale_power": 32.0,
@@ -154,9 +160,7 @@ FLAGS = (
         }.items()
     ),
     Foreign("full_profiling", bool, "", "Does nothing: --lowest-frequency and --frequency-stride bound a sweep."),
-    Foreign(
-        "num_swaps", int, "", nothing=(0,), refused="is for a schedule that is not here: use one of --schedule"
-    ),
+    Foreign("num_swaps", int, "", nothing=(0,), refused="is for a schedule that is not here: use one of --schedule"),
     Foreign(
         "envpipe_reschedule_cnt", str, "", refused="is for EnvPipe's schedule, which is not here: use one of --schedule"
     ),
@@ -211,7 +215,9 @@ def translate(said: Said) -> None:
 def _checkpointing(said: Said, scheduled: str) -> None:
     """Which stages recompute, where the schedule does not decide."""
     asked = {
-        name: said.foreign[name] for name in ("activation_checkpointing", "gradient_checkpointing") if name in said.foreign
+        name: said.foreign[name]
+        for name in ("activation_checkpointing", "gradient_checkpointing")
+        if name in said.foreign
     }
     number = said.foreign.get("checkpoint_num_layers")
     if number is not None:

@@ -14,7 +14,14 @@ _SLIP = 0.8
 
 MEANINGS = {
     "lr": ("learning rate", "lrate", "base lr", "max lr", "step size"),
-    "lr_schedule": ("lr scheduler", "lr decay", "scheduler", "learning rate schedule", "learning rate decay"),
+    "lr_schedule": (
+        "lr scheduler",
+        "lr decay",
+        "scheduler",
+        "learning rate schedule",
+        "learning rate scheduler",
+        "learning rate decay",
+    ),
     "final_lr": ("min lr", "minimum learning rate"),
     "warmup": ("warm up", "lr warmup", "num warmup"),
     "clip": ("grad clip", "clip grad", "clip norm", "gradient clipping", "grad norm"),
@@ -28,7 +35,14 @@ MEANINGS = {
     "microbatches": ("num microbatches", "micro batches", "chunks of batch"),
     "stages": ("pipeline parallel", "pipeline degree", "pipeline stages", "pipeline parallel size", "num stages"),
     "replicas": ("data parallel", "data degree", "ddp", "data parallel size"),
-    "tensor": ("tensor parallel", "model parallel", "tensor degree", "mp", "tensor parallel size", "model parallel size"),
+    "tensor": (
+        "tensor parallel",
+        "model parallel",
+        "tensor degree",
+        "mp",
+        "tensor parallel size",
+        "model parallel size",
+    ),
     "recompute": ("checkpointing", "recomputation", "rematerialization", "remat", "checkpoint activations"),
     "balance": ("partition", "partitioning", "split layers", "layer split"),
     "schedule": ("pipeline schedule", "pipe schedule"),
