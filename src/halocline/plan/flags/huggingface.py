@@ -48,7 +48,7 @@ FLAGS = (
         bool,
         "",
         nothing=(False,),
-        refused="needs its loss scaled, which is not done here: use --bf16 (--dtype bf16), as small and without a scale",
+        refused="needs its loss scaled, which is not done here: use --bf16 (--dtype bf16), which needs no scale",
     ),
     Foreign("tf32", bool, "", nothing=(False,), refused="is not exact: leave it out, or use --bf16 (--dtype bf16)"),
     Foreign("gradient_checkpointing", bool, "recompute", "As activation_checkpointing."),
@@ -147,8 +147,8 @@ def _warmup(said: Said) -> None:
     name, value = ("warmup_steps", steps) if steps else ("warmup_ratio", ratio)
     if value and said.foreign.get("lr_scheduler_type") == "constant":
         raise ValueError(
-            f"{name} = {value} but lr_scheduler_type = constant, which has no warmup: use constant_with_warmup, or leave "
-            f"out {name}"
+            f"{name} = {value} but lr_scheduler_type = constant, which has no warmup: use constant_with_warmup, or "
+            f"leave out {name}"
         )
     if "warmup_steps" in said.foreign:
         said.same("warmup_steps")

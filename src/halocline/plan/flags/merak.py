@@ -214,7 +214,7 @@ def translate(said: Said) -> None:
 
 def _checkpointing(said: Said, scheduled: str) -> None:
     """Which stages recompute, where the schedule does not decide."""
-    asked = {
+    asked: dict[str, bool] = {
         name: said.foreign[name]
         for name in ("activation_checkpointing", "gradient_checkpointing")
         if name in said.foreign

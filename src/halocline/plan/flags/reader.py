@@ -2,7 +2,8 @@
 was said by other programs' flags on its way into Halocline's own words.
 
 argparse does the reading. Before it, every spelling becomes the one it knows (`--local_dp` is `--local-DP`, `--no-x` is
-`--x=false`), and a word that is no flag is answered with the one it may have meant. Knows names and kinds; nothing of what a flag means.
+`--x=false`), and a word that is no flag is answered with the one it may have meant. Knows names and kinds; nothing of
+what a flag means.
 """
 
 from __future__ import annotations
