@@ -128,7 +128,7 @@ def settings_of(options: Options) -> Settings:
 
 
 def with_defaults(settings: Settings) -> tuple[Settings, str]:
-    """The settings with Merak's defaults that need the model, where nothing else is said; and a line that tells them."""
+    """The settings with Merak's defaults that need the model, where nothing is said; and a line that tells them."""
     plan, chosen = settings.plan, []
     if not _open(settings):
         return settings, ""

@@ -281,8 +281,10 @@ class Settings:
         for program, table in DIALECTS.items():
             for flag in table:
                 if flag.name in said:
-                    fix = f": say {flag.native}" if flag.native else ", and nothing here: leave it out"
-                    raise ValueError(f"{flag.name} is {program}'s{fix}")
+                    fix = f": say {flag.native}" if flag.native else " and does nothing: leave it out"
+                    raise ValueError(
+                        f"{flag.name} {flag.refused}" if flag.refused else f"{flag.name} is {program}'s{fix}"
+                    )
         return cls().saying(said)
 
     def saying(self, said: Mapping[str, Any]) -> Settings:
