@@ -32,6 +32,10 @@ def test_a_gpt_in_four_stages_leaves_its_timing(tmp_path: Path) -> None:
     done = run_sh(f"{words} --meter none", tmp_path, NUM_GPUS="4")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("done: 2 steps, loss ")
+    assert done.stdout.splitlines()[-1] == (
+        "files in out: instructions-R.csv, meter.txt, metrics.jsonl, plan.toml, run.toml, time-energy-R.csv"
+    )
+    assert done.stderr.count("by default: activation checkpointing") == 1
     assert done.stderr.count("there is no energy meter here") == 1
     for rank in range(4):
         assert (tmp_path / "out" / f"time-energy-{rank}.csv").read_text() == "time,energy\n"
@@ -52,6 +56,44 @@ def test_a_t5_that_recomputes_and_is_traced(tmp_path: Path) -> None:
     trace = json.loads((tmp_path / "out" / "pytorch-trace-1.json").read_text())
     names = {event.get("name") for event in trace["traceEvents"]}
     assert "aten::linear" in names and any(str(name).startswith("backward p0 s1 m3") for name in names)
+
+
+def test_merak_defaults_and_its_words_of_training(tmp_path: Path) -> None:
+    """Losses are those of a run that says all in Halocline's own words, and recomputes nothing."""
+    sizes = "--hidden 16 --heads 2 --vocab 64 --pp 2"
+    theirs = (
+        f"gpt3-small 2 4 {sizes} --num_layers 3 --seq_length 16 --max_steps 3 --learning_rate 3e-3 --adam_beta2 0.95 "
+        "--lr_scheduler_type linear --warmup_steps 1 --output_dir theirs --save true --fp16 false --dtype float64 "
+        "--logging_steps 1 --parallel_vocab false --tp_overlapping_level 0 --wall_clock_breakdown true"
+    )
+    ours = (
+        f"gpt3-small 2 4 {sizes} --layers 3 --seq 16 --steps 3 --lr 3e-3 --beta2 0.95 --lr-schedule linear --warmup 1 "
+        "--run-dir ours --recompute none --balance 3,3 --dtype float64"
+    )
+    one, two = run_sh(theirs, tmp_path), run_sh(ours, tmp_path)
+    assert one.returncode == 0, one.stderr
+    assert two.returncode == 0, two.stderr
+    assert "by default: activation checkpointing (" in one.stderr and "uniform_transformer" in one.stderr
+    assert "by default" not in two.stderr
+    assert one.stdout.splitlines()[-1] == (
+        "files in theirs: checkpoints/, metrics.jsonl, plan.toml, run.toml, timeline/"
+    )
+    kept = (tmp_path / "theirs" / "plan.toml").read_text()
+    assert kept.count("recompute = true") == 2
+    losses = [
+        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("theirs", "ours")
+    ]
+    assert len(losses[0]) == 3 and max(abs(a - b) for a, b in zip(*losses)) < 1e-10
+
+
+def test_merak_profile_true_is_a_sweep(tmp_path: Path) -> None:
+    words = f"gpt3-small 2 2 --pp 2 --layers 2 {SMALL} --meter simulated --profile true --run_dir out"
+    done = run_sh(f"{words} --lowest_frequency 1395", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "true").exists()
+    assert (tmp_path / "out" / "profile.csv").read_text().count("forward") >= 2
+    assert "profile.csv" in done.stdout.splitlines()[-1]
 
 
 def test_a_wide_resnet_in_two_replicas(tmp_path: Path) -> None:

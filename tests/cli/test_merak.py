@@ -95,7 +95,7 @@ def test_a_dry_run_of_a_model_that_cannot_be_run_without_data(
         ("--train_schedule 1f1b --activation_checkpointing true", "1f1b", [True] * 4),
         ("--train_schedule early_recompute_1f1b", "early-recompute-1f1b", [True, True, True, False]),
         ("--train-schedule last_no_recompute_1f1b --activation-checkpointing", "1f1b", [True, True, True, False]),
-        ("--train_schedule full_critical_path_1f1b", "1f1b", [False] * 4),
+        ("--train_schedule full_critical_path_1f1b", "1f1b", [True, True, True, False]),
     ],
 )
 def test_merak_schedules(flags: str, schedule: str, recompute: list[bool]) -> None:
@@ -103,6 +103,77 @@ def test_merak_schedules(flags: str, schedule: str, recompute: list[bool]) -> No
     plan = plan_of(said, model_of(said))
     assert plan.schedule == schedule
     assert [stage.recompute for stage in plan.stages] == recompute
+
+
+@pytest.mark.parametrize(
+    ("flags", "recompute", "method", "told"),
+    [
+        ("gpt3-small", [True] * 4, "uniform_transformer", ("activation checkpointing", "uniform_transformer")),
+        ("t5-small --pp 2", [True] * 2, "uniform_transformer", ("activation checkpointing", "uniform_transformer")),
+        ("t5-small --pp 3", [True] * 3, "uniform_floor", ("uniform_floor, as", "stages = 3 is odd")),
+        ("wide-resnet50_4", [True] * 4, "uniform_floor", ("uniform_floor, as the model has no transformer blocks",)),
+        ("gpt3-small --activation_checkpointing false", [False] * 4, "uniform_transformer", ("uniform_transformer",)),
+        ("gpt3-small --checkpoint_num_layers 0 --partition_method uniform", [False] * 4, "uniform", ()),
+        ("gpt3-small --recompute but-last", [True] * 3 + [False], "uniform_transformer", ("uniform_transformer",)),
+        ("gpt3-small --activation_checkpointing=True --balance uniform", [True] * 4, "uniform", ()),
+        ("gpt3-small --train_schedule ds_default --balance uniform", [True] * 4, "uniform", ("activation",)),
+        ("gpt3-small --train_schedule early_recompute_1f1b --balance uniform", [True] * 3 + [False], "uniform", ()),
+        ("gpt3-small --schedule early-recompute-1f1b --balance uniform", [True] * 3 + [False], "uniform", ()),
+        ("gpt3-small --train_schedule shifted_critical_path --balance uniform", [True] * 3 + [False], "uniform", ()),
+    ],
+)
+def test_defaults_that_need_the_model(flags: str, recompute: list[bool], method: str, told: tuple[str, ...]) -> None:
+    """And the line that tells what was chosen, which is not there where all was said."""
+    model, *rest = flags.split()
+    said, line = merak.with_defaults(settings(" ".join([model, "1", "4", *rest])))
+    assert [stage.recompute for stage in plan_of(said, model_of(said)).stages] == recompute
+    assert said.plan.balance == method
+    assert all(words in line for words in told) and bool(line) == bool(told)
+    assert ("activation" in line) == (all(recompute) and "checkpointing" not in flags), "told where it was not said"
+
+
+def test_defaults_are_not_laid_over_a_plan_that_is_a_file(tmp_path: Any) -> None:
+    Plan.from_flags(stages=2, microbatches=4, layers=15).save(tmp_path / "plan.toml")
+    assert merak.with_defaults(settings(f"gpt3-small 1 4 --plan {tmp_path}/plan.toml"))[1] == ""
+    assert merak.with_defaults(settings("--resume latest"))[1] == ""
+
+
+def test_the_command_for_a40s_fits_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without checkpointing, as it was, the first of eight stages would take 60.85 GiB; an A40 has 48."""
+    assert merak.main(f"--nnodes 2 --master_addr 10.0.0.1 {EIGHT[1]} --dry_run true".split()) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("by default: activation checkpointing (--activation_checkpointing false turns it off)")
+    assert "partition_method" not in first, "it was said"
+    rows = [line.split() for line in lines if line.strip()[:1].isdigit() and "-" in line]
+    assert rows[0][:3] == ["0", "0", "0-5"] and 20 < float(rows[0][-1]) < 23
+    assert (
+        merak.main(f"--nnodes 2 --master_addr 10.0.0.1 {EIGHT[1]} --dry_run --activation_checkpointing false".split())
+        == 0
+    )
+    assert "60.85" in capsys.readouterr().out
+
+
+def test_merak_words_of_training() -> None:
+    said = settings(
+        "gpt3-small 2 4 --num_layers 6 --seq_length 64 --learning_rate 3e-4 --max_steps 9 --bf16 True --fp16 false "
+        "--output_dir out --save true --max_grad_norm 0 --lr_scheduler_type cosine --warmup_ratio 0.3"
+    )
+    assert (said.plan.layers, said.model.num_layers, said.model.seq) == (6, None, 64)
+    assert (said.optimizer.lr, said.optimizer.clip, said.optimizer.lr_schedule) == (3e-4, None, "cosine")
+    assert (said.run.steps, said.optimizer.warmup, said.run.dtype, said.run.run_dir) == (9, 3, "bf16", "out")
+    assert said.run.save_every is None, "of synthetic data, too, where it is asked for"
+    assert settings("amoebanet-d 1 4 --num_layers 6").options_of_model["num_layers"] == 6
+    assert settings("wide-resnet50_2 1 4 --num_layers 6").options_of_model == {"blocks": 6}
+
+
+@pytest.mark.parametrize("word", ["--profile", "--profile true", "--profile=True"])
+def test_merak_profile_is_a_switch(word: str) -> None:
+    words = merak._profiling(f"gpt3-small 1 4 {word} --pp 2".split())
+    assert settings(" ".join(words)).energy.sweep and settings(" ".join(words)).energy.profile is None
+    words = merak._profiling("gpt3-small 1 4 --pp 2 --profile".split())
+    assert settings(" ".join(words)).energy.sweep
+    ours = settings("gpt3-small 1 4 --sweep --profile out.csv")
+    assert ours.energy.profile == "out.csv"
 
 
 @pytest.mark.parametrize("method", ["uniform", "uniform_floor", "uniform_transformer", "parameters", "autopipe"])
@@ -179,6 +250,10 @@ def test_sizes_in_other_words() -> None:
         ("wide-resnet50_4 8 4 --hidden 30", "hidden = 30 is not a multiple of 4"),
         ("gpt3-xl 8 4 --train_schedule 1f2b", "did you mean '1f1b'"),
         ("gpt3-xl 8 4 --export_timing_cvs true", "did you mean --export-timing-csv"),
+        ("gpt3-xl 8 4 --make_it_fast", "--make_it_fast is not a flag: leave it out; --help all tells those there are"),
+        ("gpt3-xl 8 4 --fp16", "fp16 = true needs its loss scaled, which is not done here: use --bf16"),
+        ("gpt3-xl 8 4 --num_layers 4 --layers 5", "num_layers = 4 and layers = 5 both say the blocks"),
+        ("gpt3-xl 8 4 --per_device_train_batch_size 4", "microbatch_size = 8 and per_device_train_batch_size = 4"),
         ("gpt3-xl 0 4", "microbatch_size = 0"),
         ("gpt3-xl 8 4 --app 2 --pp 1 --layers 1 --hidden 8 --heads 1", "cifar data is images"),
     ],

@@ -103,7 +103,7 @@ def test_flags_of_things_that_a_verb_does_not_ask_about_are_passed_over_if_they_
     assert read_options(Simulate, words.split()).plan.stages == 2
     for options in (Simulate, Verify):
         for words in ("--lr 1", "--from-hf x", "--resume x", "--data x"):
-            with pytest.raises(ValueError, match="is not a flag: did you mean --"):
+            with pytest.raises(ValueError, match=f"{words.split()[0]} is not a flag: "):
                 read_options(options, words.split())
 
 
@@ -143,10 +143,9 @@ def test_help_of_a_group(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("verb", ["train", "verify", "plan show", "simulate", "schedule show", "energy frontier"])
 def test_help_of_another_programs_flags_names_ours(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = page(capsys, f"{verb} --help now-dl") + page(capsys, f"{verb} --help merak")
+    text = "".join(page(capsys, f"{verb} --help {name}") for name in ("now-dl", "merak", "huggingface"))
     for flag in FOREIGN.values():
-        told = f"as {spelled(flag.native)}: {flag.help}" if flag.native else flag.help
-        assert " ".join(told.split()) in text.replace("- ", "-") or " ".join(told.split()) in text, flag
+        assert flag.told.replace("- ", "-") in text.replace("- ", "-"), flag
     assert "Does nothing: gradients are always summed while backwards run." in text
     assert "Does nothing: --timing-csv has the energy of each instruction." in text
 

@@ -74,6 +74,7 @@ def test_interrupted_on_two_processes_and_resumed_on_one(tmp_path: Path) -> None
     last = steps(tmp_path / "run")[-1]
     assert steps(tmp_path / "run") == list(range(1, last + 1))
     assert f"interrupted after step {last}, which is saved" in err and "--resume run" in err
+    assert err.splitlines()[-1] == "files in run: checkpoints/, metrics.jsonl, plan.toml, run.toml"
     assert "Traceback" not in err
     assert (tmp_path / "run" / "checkpoints" / f"step-{last:06d}" / "manifest.json").exists()
 
@@ -117,7 +118,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
     done = finished([*run, *flags.split()], tmp_path)
     assert done.returncode == 0, done.stderr
     assert steps(tmp_path / "run") == [1, 2]
-    assert done.stdout.count("done: 2 steps") == 1
+    assert done.stdout.count("done: 2 steps") == done.stdout.count("files in run: ") == 1
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
         ("", "no model to train"),
         ("resnt-v1-20", "did you mean"),
         ("small-cnn --lr fast", "--lr = 'fast' is not a number"),
-        ("small-cnn --learning-rate 1", "--learning-rate is not a flag"),
+        ("small-cnn --base-lr 1", "--base-lr is not a flag: did you mean --lr?"),
         ("small-cnn --split-size 9", "9"),
         ("small-cnn --optimizer adam", "did you mean 'adamw'"),
         ("small-cnn --plan nowhere.toml", "nowhere.toml"),

@@ -1,7 +1,8 @@
-"""docs/plans.md: its table says of every flag of now-dl and Merak what it is here."""
+"""docs/plans.md and docs/transformers.md: their tables say what every flag of other programs is here."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from halocline.plan.flags.dialects import FOREIGN
 from halocline.plan.flags.reader import spelled
 
-TEXT = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
-ROWS = [line for line in TEXT.splitlines() if line.startswith("| `--")]
+DOCS = Path(__file__).parents[2] / "docs"
+LINES = [line for name in ("plans.md", "transformers.md") for line in (DOCS / name).read_text("utf-8").splitlines()]
+ROWS = [line.split(" | ") for line in LINES if line.startswith("| `--")]
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_the_table_names_what_a_flag_is_here(name: str) -> None:
-    row = next(row for row in ROWS if spelled(name) in row.replace("_", "-").split(" | ")[0])
-    here = row.split(" | ")[1]
-    assert spelled(FOREIGN[name].native) in here if FOREIGN[name].native else here.startswith("nothing: ")
+def test_a_table_names_what_a_flag_is_here(name: str) -> None:
+    flag = FOREIGN[name]
+    here = [row[1] for row in ROWS if spelled(name) in re.findall(r"--[\w-]+", row[0].replace("_", "-"))]
+    begins = "refused: " if flag.refused else "nothing: "
+    assert any(spelled(flag.native) in text if flag.native else text.startswith(begins) for text in here), here

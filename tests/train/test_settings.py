@@ -53,6 +53,7 @@ def test_bad_settings(fields: dict[str, Any], named: str, fix: str) -> None:
         ({"stage": 2}, "setting = 'stage' is unknown: did you mean 'stages'?"),
         ({"split_size": 2}, "split_size is now-dl's: say stages"),
         ({"tp": 2}, "tp is Merak's: say tensor"),
+        ({"fp16": True}, "fp16 needs its loss scaled, which is not done here: use --bf16"),
         ({"energy_breakdown": True}, "energy_breakdown is Merak's and does nothing: leave it out"),
         ({"stages": "2"}, "stages = '2' is not a whole number: give 4"),
         ({"stages": 2.0}, "stages = 2.0 is not a whole number: give 4"),

@@ -41,6 +41,8 @@ def run(options: Options) -> int:
         say = (lambda text: None) if options.json else (lambda text: print(text, flush=True))
         outcome = demonstrate(Path(directory), options.straggler, say, options.patience)
     print(json.dumps(_facts(outcome)) if options.json else _table(outcome))
+    if options.out and not options.json:
+        print(f"wrote {options.out}/")
     return 0 if outcome.reset else 1
 
 

@@ -51,9 +51,10 @@ def run(options: Options) -> int:
         settings = settings.but(sweep=True, profile=options.out, save_every=0, evaluation_fraction=0.0)
         if settings.run.steps is None:
             settings = settings.but(steps=10**9, epochs=None)  # the sweep ends it
-        if settings.run.run_dir is None:
+        kept = settings.run.run_dir is not None
+        if not kept:
             settings = settings.but(run_dir=str(Path(temporary) / "run"))
-        code = start(settings)
+        code = start(settings, kept=kept)
     if code == 0:
         _tell(options)
     return code
@@ -114,7 +115,6 @@ def _tell(options: Options) -> None:
     if options.json:
         print(json.dumps(facts))
         return
-    print(f"{options.out}: {len(table.rows)} rows, {table.note}")
     for part in facts["stages"]:
         top, least = part["highest"], part["least"]
         print(
@@ -122,9 +122,8 @@ def _tell(options: Options) -> None:
         )
         print(f"; least energy {_at(least)}" if least != top else "")
     if blocking is not None:
-        print(
-            f"  blocking power {blocking:.2f} W, which halocline energy frontier --profile {options.out} takes from it"
-        )
+        print(f"  blocking power {blocking:.2f} W, which halocline energy frontier takes from the profile")
+    print(f"wrote {options.out}: {len(table.rows)} rows, {table.note}")
 
 
 def _at(row: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from halocline.cli import one_line
@@ -15,6 +16,7 @@ from halocline.cli.dry_run import arithmetic, dry_run
 from halocline.cli.options import help_parser, read_options
 from halocline.models.zoo import find
 from halocline.plan.flags.dialects import POSITIONAL
+from halocline.plan.partition import partition
 from halocline.train.settings import LESIONS, SYNTHETIC, Settings
 
 DEFAULTS = {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 0.01, "clip": 1.0}
@@ -34,8 +36,9 @@ OWN_WORDS: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True)
 class Options:
     """Trains MODEL on pp x tp x dp processes, NUM_MICROBATCHES microbatches of MICROBATCH_SIZE samples a step; takes
-    all flags of halocline train, with _ or -. Steps left out: --num_warmup_steps + --num_prof_steps on synthetic data,
-    else an epoch; without end where an energy server or a sweep has the lead."""
+    all flags of halocline train, with _ or -. Left out, as in Merak: 4 stages, activation checkpointing,
+    uniform_transformer where the model has blocks. Steps left out: --num_warmup_steps + --num_prof_steps on synthetic
+    data, else an epoch; without end where an energy server or a sweep has the lead."""
 
     settings: Settings = field(default_factory=Settings)
     dry_run: bool = False
@@ -66,7 +69,7 @@ def main(words: Sequence[str] | None = None) -> int:
         help_parser(Options, prog, topic, dialect="Merak", defaults=DEFAULTS).print_help()
         return 0
     try:
-        return run(read_options(Options, words, POSITIONAL, defaults=DEFAULTS))
+        return run(read_options(Options, _profiling(words), POSITIONAL, defaults=DEFAULTS))
     except (ValueError, OSError) as error:
         print(f"run.sh: error: {one_line(error)}", file=sys.stderr)
         return 2
@@ -84,18 +87,22 @@ def run(options: Options) -> int:
         find(said.model.name)  # a wrong name is answered before torch is loaded
     settings = settings_of(options)
     check_world(options, settings)
+    # torch takes seconds to load: most mistakes have been answered by now.
+    settings, chosen = with_defaults(settings)
     if options.dry_run:
+        if chosen:
+            print(chosen)
         return dry_run(settings)
 
-    # torch takes seconds to load: most mistakes have been answered by now.
     from halocline.runtime.processes.nodes import Nodes
+    from halocline.train.progress import progress
     from halocline.train.start import start
 
     nodes = None
     if options.nnodes is not None:
         port = options.master_port or (PORT if options.nnodes > 1 else 0)
         nodes = Nodes(options.nnodes, options.node_rank, options.master_addr, port)
-    return start(settings, nodes=nodes)
+    return start(settings, partial(progress, verbose=settings.run.verbose, opening=chosen), nodes)
 
 
 def settings_of(options: Options) -> Settings:
@@ -104,7 +111,7 @@ def settings_of(options: Options) -> Settings:
     if found.model.name is not None:
         found = found.but(**_sizes(found, found.model.name))
     plan, resume = found.plan, found.run.resume
-    if plan.file is None and plan.stages is None and plan.listed is None and resume is None:
+    if _open(found) and plan.stages is None and plan.listed is None:
         found = found.but(stages=STAGES)  # a list counts its stages
     found = found.but(energy_server=found.energy.energy_server or _server(options))
     synthetic = found.data.source in (SYNTHETIC, LESIONS)
@@ -113,11 +120,54 @@ def settings_of(options: Options) -> Settings:
             found = found.but(steps=FOREVER)
         elif synthetic:
             found = found.but(steps=found.energy.profile_warmup + found.energy.profile_steps)
-    if synthetic and found.run.save_every is None:
+    if synthetic and "save_every" not in found.said:
         found = found.but(save_every=0)  # what it learns of synthetic data is not worth keeping
     if synthetic and "evaluation_fraction" not in found.said:
         found = found.but(evaluation_fraction=0.0)
     return found
+
+
+def with_defaults(settings: Settings) -> tuple[Settings, str]:
+    """The settings with Merak's defaults that need the model, where nothing is said; and a line that tells them."""
+    plan, chosen = settings.plan, []
+    if not _open(settings):
+        return settings, ""
+    if plan.recompute is None and plan.schedule != "early-recompute-1f1b":  # which says itself what recomputes
+        settings = settings.but(recompute="all")
+        chosen.append("activation checkpointing (--activation_checkpointing false turns it off)")
+    if plan.balance is None:
+        method, why = _partition(settings)
+        settings = settings.but(balance=method)
+        chosen.append(f"partition_method {method}{why}")
+    return settings, f"by default: {', '.join(chosen)}" if chosen else ""
+
+
+def _partition(settings: Settings) -> tuple[str, str]:
+    """Merak's method, if it has a way for the model; else ours, and why."""
+    from halocline.train.planning import model_of, named
+
+    kinds, stages = model_of(named(settings)).kinds, len(settings.plan.shape.stages)
+    if not kinds:
+        return "uniform_floor", ", as the model has no transformer blocks"
+    try:
+        partition("uniform_transformer", len(kinds), stages, kinds=kinds)
+    except ValueError as error:
+        return "uniform_floor", f", as uniform_transformer cannot be: {error}"
+    return "uniform_transformer", ""
+
+
+def _open(settings: Settings) -> bool:
+    """Whether the plan is not said by a file or by a run that goes on."""
+    return settings.plan.file is None and not (settings.run.resume is not None and settings.model.name is None)
+
+
+def _profiling(words: Sequence[str]) -> list[str]:
+    """Merak's --profile is a switch, which may stand without its value; --profile FILE is ours."""
+    following = [*words[1:], "--"]
+    return [
+        f"{word}=true" if word == "--profile" and after.startswith("--") else word
+        for word, after in zip(words, following)
+    ]
 
 
 def check_world(options: Options, settings: Settings) -> None:
@@ -143,7 +193,7 @@ def check_world(options: Options, settings: Settings) -> None:
 
 def _sizes(said: Settings, model: str) -> dict[str, Any]:
     """The sizes that shrink a model, in the model's own words."""
-    asked = {name: getattr(said.model, name) for name in ("hidden", "heads", "vocab", "seq")} | {
+    asked = {name: getattr(said.model, name) for name in ("hidden", "heads", "vocab", "seq", "num_layers")} | {
         "layers": said.plan.layers
     }
     asked = {name: value for name, value in asked.items() if value is not None}
@@ -153,9 +203,14 @@ def _sizes(said: Settings, model: str) -> dict[str, Any]:
     from halocline.models.model import options_of
 
     known = options_of(model)
-    if "seq" in known or "heads" in known:
-        return {}  # a transformer
     changed: dict[str, Any] = dict.fromkeys(asked)
+    number = asked.pop("num_layers", None)
+    if "num_layers" in known:
+        changed.pop("num_layers", None)  # AmoebaNet's cells
+    elif number is not None and asked.setdefault("layers", number) != number:
+        raise ValueError(f"num_layers = {number} and layers = {asked['layers']} both say the blocks: give one of them")
+    if "seq" in known or "heads" in known:  # a transformer
+        return {"layers": asked.get("layers"), "num_layers": None}
     own = [said.model.model_options] if said.model.model_options else []
     for name, value in asked.items():
         word = next((word for word in OWN_WORDS.get(name, ()) if word in known), None)

@@ -98,11 +98,14 @@ def help_parser(
             continue
         shown = parser.add_argument_group(f"{name}'s flags, and what they are called here")
         for flag in dialects[name]:
-            here = f"as {spelled(flag.native)}: " if flag.native else ""
-            _one(shown, flag.name, flag.kind, here + flag.help)
+            _one(shown, flag.name, flag.kind, flag.told)
     if topic is None and names:
         rest = {docs[f"{name}:"]: [one.flag for one in groups[name] if not one.common] for name in groups if name}
-        rest |= {f"{name}'s flags": [flag.name for flag in dialects[name]] for name in dialects if name not in chosen}
+        rest |= {
+            f"{name}'s flags": [flag.name for flag in dialects[name] if not flag.refused]
+            for name in dialects
+            if name not in chosen
+        }
         listed = [f"  {title}\n{_wrapped(flags)}\n" for title, flags in rest.items() if flags]
         topics = ", ".join([*map(str.lower, names), ALL])
         ask = f"{prog.split(' [')[0]} --help GROUP tells what they do; GROUP is one of {topics}."

@@ -45,6 +45,8 @@ class Equipment:
         self.simulated: SimulatedDevice | None = None
         """Both for the engine."""
         self.sweep: Sweep | None = None
+        self.profile: str | None = None
+        """Where the profile of a sweep has gone."""
         self._controller: Controller | None = None
         if not (settings.energy.timing_csv or settings.energy.energy_server or settings.energy.sweep):
             return
@@ -67,6 +69,7 @@ class Equipment:
             assert self._device is not None
             target = self._settings.energy.profile or self._directory / PROFILE
             write_profile(target, self.sweep.found, self._device.name, self.sweep.blocking)
+            self.profile = str(target)
             whole = "" if self.sweep.done else " so far, for the sweep was cut short"
             self._say(f"{target} has {len(self.sweep.found)} rows{whole}")
 

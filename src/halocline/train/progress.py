@@ -95,6 +95,9 @@ class Standing:
 class Progress(Observer):
     """Where progress is shown."""
 
+    opening = ""
+    """What is said when the first step begins."""
+
     def __init__(self) -> None:
         self._step = self._done = 0
         self._heard = time.monotonic()
@@ -113,6 +116,9 @@ class Progress(Observer):
         """Nothing more is to come."""
 
     def step_begins(self, step: int, mark: Mark) -> None:
+        if self.opening:
+            self.say(self.opening)
+            self.opening = ""
         self._step, self._done, self._heard = step, 0, time.monotonic()
 
     def begin(self, instruction: Instruction, mark: Mark) -> None:
@@ -126,11 +132,13 @@ class Progress(Observer):
         self.say(text)
 
 
-def progress(rank: int, verbose: bool = False) -> Progress:
+def progress(rank: int, verbose: bool = False, opening: str = "") -> Progress:
     """What suits this process and its terminal; `verbose`, with a line for every step."""
     if rank:
         return Silent()
-    return Bar(verbose) if sys.stderr.isatty() else Lines(verbose=verbose)
+    found = Bar(verbose) if sys.stderr.isatty() else Lines(verbose=verbose)
+    found.opening = opening
+    return found
 
 
 class Silent(Progress):

@@ -22,6 +22,7 @@ from halocline.train.manifest import NAME as MANIFEST
 from halocline.train.settings import LATEST, NOT_REPEATED, SHAPE, Settings
 
 RUNS = Path("runs")
+_RANK = re.compile(r"-\d+\.(?=csv$|json$|jsonl$)")
 OLD = "config.json"
 """What an older Halocline kept in place of run.toml."""
 
@@ -56,6 +57,12 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def files(self) -> str:
+        """What lies in it, in words. The files of all ranks R count as one."""
+        names = {f"{entry.name}/" if entry.is_dir() else _RANK.sub("-R.", entry.name) for entry in self.path.iterdir()}
+        return f"{self.path}: {', '.join(sorted(names))}"
 
     def describe(self, plan: Plan, settings: Settings) -> None:
         """Write the plan and the settings, as this run resolved them."""

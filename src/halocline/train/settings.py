@@ -294,7 +294,9 @@ class Settings:
             for flag in table:
                 if flag.name in said:
                     fix = f": say {flag.native}" if flag.native else " and does nothing: leave it out"
-                    raise ValueError(f"{flag.name} is {program}'s{fix}")
+                    raise ValueError(
+                        f"{flag.name} {flag.refused}" if flag.refused else f"{flag.name} is {program}'s{fix}"
+                    )
         return cls().saying(said)
 
     def saying(self, said: Mapping[str, Any]) -> Settings:

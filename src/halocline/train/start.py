@@ -33,7 +33,7 @@ from halocline.train.checkpoint import name_of
 from halocline.train.interrupt import EXIT_CODE, SIGNALS, deaf
 from halocline.train.planning import model_of, named, plan_to_train
 from halocline.train.progress import Progress, progress, score_words
-from halocline.train.run_directory import resolved
+from halocline.train.run_directory import RunDirectory, resolved
 from halocline.train.settings import Settings
 from halocline.train.trainer import Outcome, Trainer
 
@@ -57,15 +57,16 @@ class Failure:
     code: int
 
 
-def start(settings: Settings, shown: Show | None = None, nodes: Nodes | None = None) -> int:
-    """Run to the end; the exit code. `shown` makes what shows a rank's progress. Of several `nodes` each calls this."""
+def start(settings: Settings, shown: Show | None = None, nodes: Nodes | None = None, kept: bool = True) -> int:
+    """Run to the end; the exit code. `shown` makes what shows a rank's progress. Of several `nodes` each calls this.
+    The last line says where the run's files are, unless they are not to be `kept`."""
     found = resolved(named(settings))
     settings = found.settings
     shown = shown or partial(progress, verbose=settings.run.verbose)
     plan = found.plan or plan_to_train(settings, model_of(settings), found.samples)
     place = detect() if nodes is None else None
     if place is not None or (plan.world_size == 1 and nodes is None):
-        return _report(_rank(settings, plan, shown), speaks=place is None or place.rank == 0)
+        return _report(_rank(settings, plan, shown), speaks=place is None or place.rank == 0, kept=kept)
     interrupted: list[int] = []
     with _passing_on(interrupted):
         try:
@@ -87,7 +88,7 @@ def start(settings: Settings, shown: Show | None = None, nodes: Nodes | None = N
             return 1
     failures = sorted((r for r in ranks if isinstance(r, Failure)), key=lambda f: (f.lost, f.when))
     # The first is the cause; the others are ranks that waited for it in vain.
-    return _report(failures[0] if failures else ranks[0], speaks=nodes is None or nodes.rank == 0)
+    return _report(failures[0] if failures else ranks[0], speaks=nodes is None or nodes.rank == 0, kept=kept)
 
 
 def _started_rank(settings: Settings, plan: Plan, shown: Show) -> Outcome | Failure:
@@ -123,7 +124,7 @@ def _rank(settings: Settings, plan: Plan, shown: Show) -> Outcome | Failure:
             world.close()  # who waits for this rank is told at once
 
 
-def _report(end: Outcome | Failure, speaks: bool) -> int:
+def _report(end: Outcome | Failure, speaks: bool, kept: bool = True) -> int:
     """Say how the run ended; the exit code."""
     if isinstance(end, Failure):
         if speaks or not end.lost:
@@ -136,10 +137,14 @@ def _report(end: Outcome | Failure, speaks: bool) -> int:
         if Path(end.checkpoint).name != name_of(end.step):
             saved = "which is not saved (--save-every 0)"
         print(f"interrupted after step {end.step}, {saved}", file=sys.stderr)
-        return EXIT_CODE
-    words = [f"{end.step} steps", f"loss {end.loss:.4g}", *score_words(end.scores)]
-    print(f"done: {', '.join(words)}{f'; {end.checkpoint}' if end.checkpoint else ''}")
-    return 0
+    else:
+        words = [f"{end.step} steps", f"loss {end.loss:.4g}", *score_words(end.scores)]
+        print(f"done: {', '.join(words)}{f'; {end.checkpoint}' if end.checkpoint else ''}")
+    directory = RunDirectory(Path(end.directory))
+    if kept and directory.path.is_dir():
+        beside = f"; also {', '.join(end.elsewhere)}" if end.elsewhere else ""
+        print(f"files in {directory.files}{beside}", file=sys.stderr if end.interrupted else None)
+    return EXIT_CODE if end.interrupted else 0
 
 
 @contextmanager

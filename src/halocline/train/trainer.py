@@ -53,7 +53,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.floa
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; the same on every rank."""
+    """How a run ended; the same on every rank, but for what only rank 0 writes."""
 
     step: int
     """Steps taken, those before a resume included."""
@@ -64,6 +64,8 @@ class Outcome:
     directory: str
     checkpoint: str
     interrupted: bool = False
+    elsewhere: tuple[str, ...] = ()
+    """Files that rank 0 has written outside the directory."""
 
 
 class Trainer:
@@ -154,7 +156,8 @@ class Trainer:
                 if self._due(self.settings.run.save_every) or ended or stop:
                     self._save()
             self._write_hf(stop)
-        return Outcome(self.engine.steps, self.loss, self.scores, str(self.directory.path), self.saved, stop)
+        directory = str(self.directory.path)
+        return Outcome(self.engine.steps, self.loss, self.scores, directory, self.saved, stop, self._elsewhere(stop))
 
     def _due(self, every: int | None) -> bool:
         """Whether it is time for something that is done every so many steps, or at the end of an epoch."""
@@ -223,6 +226,12 @@ class Trainer:
         if self.world.rank == 0:
             hf.save(target, self.model, weights(checkpoints.Checkpoint(source)))
             shutil.rmtree(passing, ignore_errors=True)
+
+    def _elsewhere(self, interrupted: bool) -> tuple[str, ...]:
+        """What was written outside the run's directory: a sweep's profile, and weights in Hugging Face's layout."""
+        profile, weights = self.equipment.profile, None if interrupted else self.settings.model.to_hf
+        inside = profile is None or Path(profile).parent == self.directory.path
+        return tuple(str(path) for path in (None if inside else profile, weights) if path is not None)
 
     def _resume(self, begin: Beginning) -> None:
         """Go on from a checkpoint, if one is asked for and there is one."""

@@ -209,7 +209,9 @@ def test_degrees_multiply() -> None:
         ("1f1b", "1f1b", [False, False, False]),
         ("early_recompute_1f1b", "early-recompute-1f1b", [True, True, False]),
         ("last_no_recompute_1f1b", "1f1b", [True, True, False]),
-        ("full_critical_path_1f1b", "1f1b", [False, False, False]),
+        ("full_critical_path_1f1b", "1f1b", [True, True, False]),
+        ("shifted_critical_path", "1f1b", [True, True, False]),
+        ("ds_default", "1f1b", [False, False, False]),
         ("instruction_profiler", "1f1b", [False, False, False]),
     ],
 )
@@ -329,7 +331,8 @@ def test_two_languages_that_contradict_each_other_are_refused(words: str, both: 
 def test_every_foreign_flag_says_what_it_is_here() -> None:
     ours = settings_of(Settings)
     for flag in FOREIGN.values():
-        assert flag.help.endswith((".", ")")) and (flag.native in ours or flag.help.startswith("Does nothing: ")), flag
+        assert flag.told.endswith((".", ")")), flag
+        assert flag.native in ours or flag.told.startswith(("Does nothing: ", "Refused: ", "Refused but for ")), flag
 
 
 def test_reading_a_plan_imports_no_torch() -> None:

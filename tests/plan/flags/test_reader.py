@@ -67,7 +67,7 @@ def test_short_verbose_and_negative_values() -> None:
         ("--no-stages 4", "--no-stages is not a flag"),
         ("gpt3 4", "2 words belong to no flag (gpt3 4): give 0, or the 3 words MODEL MICROBATCH_SIZE MICROBATCHES"),
         ("gpt3 four 8", "microbatch_size = 'four' is not a whole number"),
-        ("-x 4", "-x is not a flag: did you mean --"),
+        ("-x 4", "-x is not a flag: leave it out; --help all tells those there are"),
         ("-stages 4", "-stages is not a flag: did you mean --stages?"),
     ],
 )

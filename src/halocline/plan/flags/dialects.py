@@ -1,4 +1,4 @@
-"""What flags of all dialects say, in Halocline's own words: now-dl's, Merak's and ours, also mixed."""
+"""What flags of all dialects say, in Halocline's own words: now-dl's, Merak's, Hugging Face's and ours, also mixed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from halocline.plan.flags import merak, nowdl
+from halocline.plan.flags import huggingface, merak, nowdl
 from halocline.plan.flags.fields import Setting, changed, converted, settings_of
 from halocline.plan.flags.reader import Said, name_of, read
 from halocline.plan.plan import Plan
 from halocline.plan.settings import PlanSettings
 
-DIALECTS = {"now-dl": nowdl.FLAGS, "Merak": merak.FLAGS}
+DIALECTS = {"now-dl": nowdl.FLAGS, "Merak": merak.FLAGS, "HuggingFace": huggingface.FLAGS}
 FOREIGN = {flag.name: flag for table in DIALECTS.values() for flag in table}
 POSITIONAL = ("model", "microbatch_size", "microbatches")
 """The words in front of a Merak command line."""
@@ -27,6 +27,7 @@ def native(said: Mapping[str, Any]) -> dict[str, Any]:
     words = {name: value for name, value in said.items() if name not in FOREIGN}
     found = Said(foreign, words, table=FOREIGN)
     merak.translate(found)
+    huggingface.translate(found)
     nowdl.translate(found)
     return found.words
 

@@ -2,18 +2,20 @@
 was said by other programs' flags on its way into Halocline's own words.
 
 argparse does the reading. Before it, every spelling becomes the one it knows (`--local_dp` is `--local-DP`, `--no-x` is
-`--x=false`), and a typo is answered with the nearest flag. Knows names and kinds; nothing of what a flag means.
+`--x=false`), and a word that is no flag is answered with the one it may have meant. Knows names and kinds; nothing of
+what a flag means.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from halocline.plan.flags.fields import EXAMPLES
+from halocline.plan.flags.nearest import nearest
+from halocline.plan.require import require_choice
 
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -62,17 +64,18 @@ def spelled(name: str) -> str:
 
 
 def name_of(flag: str, known: Iterable[str]) -> str:
-    """The name that a flag or keyword means, in any spelling; the nearest is offered for one that is not known."""
+    """The name that a flag or keyword means, in any spelling; one that is not known may have meant another."""
     names = {_plain(name): name for name in known}
     if _plain(flag) in names:
         return names[_plain(flag)]
-    near = _nearest(flag, known)
-    raise ValueError(f"{flag} is not a flag: did you mean {spelled(near) if flag.startswith('-') else near}?")
+    raise _unknown(flag, known)
 
 
-def _nearest(flag: str, known: Iterable[str]) -> str:
-    names = {_plain(name): name for name in known}
-    return names[difflib.get_close_matches(_plain(flag), names, n=1, cutoff=0.0)[0]]
+def _unknown(flag: str, known: Iterable[str]) -> ValueError:
+    near = nearest(_plain(flag), known)
+    if near is None:
+        return ValueError(f"{flag} is not a flag: leave it out; --help all tells those there are")
+    return ValueError(f"{flag} is not a flag: did you mean {spelled(near) if flag.startswith('-') else near}?")
 
 
 def _plain(name: str) -> str:
@@ -90,7 +93,7 @@ def _one_spelling(kinds: Mapping[str, type], words: list[str], short: Mapping[st
             flag = spelled(short[flag])
         if not flag.startswith("--"):
             if flag[:1] == "-" and flag[1:2].isalpha():
-                raise ValueError(f"{flag} is not a flag: did you mean {spelled(_nearest(flag, kinds))}?")
+                raise _unknown(flag, kinds)
             found.append(word)
             continue
         off = switches.get(_plain(flag).removeprefix("no_")) if _plain(flag) not in map(_plain, kinds) else None
@@ -140,10 +143,24 @@ class Foreign(NamedTuple):
     name: str
     kind: type
     native: str
-    """The flag that it is here; empty for one that does nothing."""
-    help: str
+    """The flag that it is here; empty for one that does nothing, or is refused."""
+    help: str = ""
     least: int = 1
     """Of a whole number."""
+    nothing: tuple[Any, ...] = ()
+    """Values that ask for nothing."""
+    values: Mapping[Any, Any] | None = None
+    """What each value is here, where it is another."""
+    refused: str = ""
+    """Why any other value is refused, and what to use, behind `name = value`."""
+
+    @property
+    def told(self) -> str:
+        """Its help."""
+        if self.native:
+            return f"as {spelled(self.native)}: {self.help}"
+        but = f" but for {' or '.join(map(_text, self.nothing))}" if self.nothing else ""
+        return f"Refused{but}: it {self.refused}." if self.refused else self.help
 
 
 @dataclass
@@ -172,7 +189,22 @@ class Said:
         for name in names:
             if name in self.foreign:
                 flag, value = self.table[name], self.foreign[name]
+                if value in flag.nothing:
+                    continue
+                if flag.refused and value not in (flag.values or ()):
+                    raise ValueError(f"{name} = {_text(value)} {flag.refused}")
+                if flag.values is not None:
+                    require_choice(name, value, flag.values)
+                    value = flag.values[value]
+                if not flag.native:
+                    continue
                 if flag.kind is int and value < flag.least:
                     fix = "1 or more" if flag.least else "0 for none"
                     raise ValueError(f"{name} = {value} is below {flag.least}: use {fix}")
                 self.say(flag.native, value, name)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
