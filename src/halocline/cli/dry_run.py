@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from halocline.cli.drawing import table_of
@@ -51,7 +52,8 @@ def _draw(found: Forecast) -> None:
         soft_wrap=True,
     )
     console.print(_price(found), soft_wrap=True)
-    console.print(_longest(found), soft_wrap=True, end="")
+    for advice in _advice(found):
+        console.print(advice, soft_wrap=True)
     console.print("nothing was started: leave out --dry-run to train")
 
 
@@ -69,13 +71,15 @@ def _price(found: Forecast) -> str:
     )
 
 
-def _longest(found: Forecast) -> str:
-    """Which stage the others wait for, if they wait for long."""
+def _advice(found: Forecast) -> Iterator[str]:
+    """What would cost nothing: which stage the others wait for, and what is recomputed in vain."""
+    last = found.plan.stages[-1]
+    if found.plan.schedule == "1f1b" and last.recompute and len(found.plan.stages) > 1:
+        yield "--recompute but-last saves time and costs no memory: the last stage's backward comes at once"
     times = [sum(stage.seconds) for stage in found.stages if stage.seconds is not None]
-    if len(times) < 2 or max(times) < _UNEQUAL * sum(times) / len(times):
-        return ""
-    longest, ratio = times.index(max(times)), max(times) * len(times) / sum(times)
-    return f"stage {longest} takes {ratio:.2g} times as long as the mean one, and others wait: move layers off it\n"
+    if len(times) > 1 and max(times) >= _UNEQUAL * sum(times) / len(times):
+        longest, ratio = times.index(max(times)), max(times) * len(times) / sum(times)
+        yield f"stage {longest} takes {ratio:.2g} times as long as the mean one, and others wait: move layers off it"
 
 
 def arithmetic(plan: Plan) -> str:
