@@ -30,6 +30,8 @@ EIGHT = [
     "wide-resnet101_8 32 48 --partition_method custom:0,4,9,13,17,21,25,30,34 --num_prof_steps 20 --pp 8 --dp 1 --tp 1",
 ]
 
+BUT_LAST = [True, True, True, False]
+
 
 def settings(text: str) -> Settings:
     return merak.settings_of(read_options(merak.Options, text.split(), merak.POSITIONAL, defaults=merak.DEFAULTS))
@@ -108,18 +110,20 @@ def test_merak_schedules(flags: str, schedule: str, recompute: list[bool]) -> No
 @pytest.mark.parametrize(
     ("flags", "recompute", "method", "told"),
     [
-        ("gpt3-small", [True] * 4, "uniform_transformer", ("activation checkpointing", "uniform_transformer")),
-        ("t5-small --pp 2", [True] * 2, "uniform_transformer", ("activation checkpointing", "uniform_transformer")),
-        ("t5-small --pp 3", [True] * 3, "uniform_floor", ("uniform_floor, as", "stages = 3 is odd")),
-        ("wide-resnet50_4", [True] * 4, "uniform_floor", ("uniform_floor, as the model has no transformer blocks",)),
+        ("gpt3-small", BUT_LAST, "uniform_transformer", ("activation checkpointing", "uniform_transformer")),
+        ("t5-small --pp 2", [True, False], "uniform_transformer", ("activation checkpointing", "uniform_transformer")),
+        ("t5-small --pp 3", [True, True, False], "uniform_floor", ("uniform_floor, as", "stages = 3 is odd")),
+        ("wide-resnet50_4", BUT_LAST, "uniform_floor", ("uniform_floor, as the model has no transformer blocks",)),
         ("gpt3-small --activation_checkpointing false", [False] * 4, "uniform_transformer", ("uniform_transformer",)),
         ("gpt3-small --checkpoint_num_layers 0 --partition_method uniform", [False] * 4, "uniform", ()),
-        ("gpt3-small --recompute but-last", [True] * 3 + [False], "uniform_transformer", ("uniform_transformer",)),
+        ("gpt3-small --recompute but-last", BUT_LAST, "uniform_transformer", ("uniform_transformer",)),
         ("gpt3-small --activation_checkpointing=True --balance uniform", [True] * 4, "uniform", ()),
-        ("gpt3-small --train_schedule ds_default --balance uniform", [True] * 4, "uniform", ("activation",)),
-        ("gpt3-small --train_schedule early_recompute_1f1b --balance uniform", [True] * 3 + [False], "uniform", ()),
-        ("gpt3-small --schedule early-recompute-1f1b --balance uniform", [True] * 3 + [False], "uniform", ()),
-        ("gpt3-small --train_schedule shifted_critical_path --balance uniform", [True] * 3 + [False], "uniform", ()),
+        ("gpt3-small --train_schedule ds_default --balance uniform", BUT_LAST, "uniform", ("activation",)),
+        ("gpt3-small --schedule gpipe --balance uniform", [True] * 4, "uniform", ("activation",)),
+        ("gpt3-small --pp 1 --balance uniform", [True], "uniform", ("activation",)),
+        ("gpt3-small --train_schedule early_recompute_1f1b --balance uniform", BUT_LAST, "uniform", ()),
+        ("gpt3-small --schedule early-recompute-1f1b --balance uniform", BUT_LAST, "uniform", ()),
+        ("gpt3-small --train_schedule shifted_critical_path --balance uniform", BUT_LAST, "uniform", ()),
     ],
 )
 def test_defaults_that_need_the_model(flags: str, recompute: list[bool], method: str, told: tuple[str, ...]) -> None:
@@ -129,7 +133,8 @@ def test_defaults_that_need_the_model(flags: str, recompute: list[bool], method:
     assert [stage.recompute for stage in plan_of(said, model_of(said)).stages] == recompute
     assert said.plan.balance == method
     assert all(words in line for words in told) and bool(line) == bool(told)
-    assert ("activation" in line) == (all(recompute) and "checkpointing" not in flags), "told where it was not said"
+    unsaid = not any(word in flags for word in ("checkpoint", "recompute", "critical"))
+    assert ("activation" in line) == (unsaid and "early" not in flags), "told where it was not said"
 
 
 def test_defaults_are_not_laid_over_a_plan_that_is_a_file(tmp_path: Any) -> None:
@@ -142,7 +147,9 @@ def test_the_command_for_a40s_fits_them(capsys: pytest.CaptureFixture[str]) -> N
     """Without checkpointing, as it was, the first of eight stages would take 60.85 GiB; an A40 has 48."""
     assert merak.main(f"--nnodes 2 --master_addr 10.0.0.1 {EIGHT[1]} --dry_run true".split()) == 0
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first.startswith("by default: activation checkpointing (--activation_checkpointing false turns it off)")
+    assert first.startswith(
+        "by default: activation checkpointing (but in the last stage, whose backward comes at once; "
+    )
     assert "partition_method" not in first, "it was said"
     rows = [line.split() for line in lines if line.strip()[:1].isdigit() and "-" in line]
     assert rows[0][:3] == ["0", "0", "0-5"] and 20 < float(rows[0][-1]) < 23

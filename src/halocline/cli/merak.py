@@ -133,8 +133,11 @@ def with_defaults(settings: Settings) -> tuple[Settings, str]:
     if not _open(settings):
         return settings, ""
     if plan.recompute is None and plan.schedule != "early-recompute-1f1b":  # which says itself what recomputes
-        settings = settings.but(recompute="all")
-        chosen.append("activation checkpointing (--activation_checkpointing false turns it off)")
+        # Under 1f1b the last stage's backward follows its forward: recomputing there takes time and saves nothing.
+        vain = plan.schedule in (None, "1f1b") and len(plan.shape.stages) > 1
+        settings = settings.but(recompute="but-last" if vain else "all")
+        where = "but in the last stage, whose backward comes at once; " if vain else ""
+        chosen.append(f"activation checkpointing ({where}--activation_checkpointing false turns it off)")
     if plan.balance is None:
         method, why = _partition(settings)
         settings = settings.but(balance=method)
