@@ -180,7 +180,7 @@ def test_sizes_in_other_words() -> None:
         ("gpt3-xl 8 4 --train_schedule 1f2b", "did you mean '1f1b'"),
         ("gpt3-xl 8 4 --export_timing_cvs true", "did you mean --export-timing-csv"),
         ("gpt3-xl 0 4", "microbatch_size = 0"),
-        ("gpt3-xl 8 4 --app 2 --pp 1 --layers 1 --hidden 8 --heads 1", "cifar data is images"),
+        ("gpt3-xl 8 4 --app 2 --pp 1 --layers 1 --hidden 8 --heads 1", "cifar10 data is images"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(
