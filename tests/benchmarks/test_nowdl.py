@@ -19,6 +19,7 @@ from halocline.cli import nowdl
 from halocline.train import metrics
 from halocline.train.planning import model_of, plan_of
 from halocline.train.settings import Settings
+from harness.cifar import write_pickle
 from harness.processes import program
 
 ROOT = Path(__file__).parents[2]
@@ -132,6 +133,24 @@ def test_a_script_leaves_what_it_was_asked_for(tmp_path: Path) -> None:
         assert float(loss) == pytest.approx(sum(entry["loss"] for entry in of_epoch) / 2)
         assert float(accuracy) == pytest.approx(sum(entry["accuracy"] for entry in of_epoch) / 2)
     assert len(re.findall(rf"^Step :[01], LOSS: {NUMBER}, Global loss: {NUMBER} Acc: {NUMBER}$", ended.out, re.M)) == 4
+
+
+@pytest.mark.slow
+def test_cifar_on_tiles_is_cifar_on_one_device(tmp_path: Path) -> None:
+    """As torchvision leaves it, resized: the losses of two steps, the second after an update, in float64."""
+    for number in (1, 2):
+        write_pickle(tmp_path / "data" / "cifar-10-batches-py" / f"data_batch_{number}", 4, seed=number)
+    flags = "--app 2 --datapath data --image-size 40 --batch-size 4 --steps 2 --dtype float64 --lr 0.1"
+    found = []
+    for script, more, processes in ((SP, "--run-dir tiles", 5), (LP, "--run-dir one --split-size 1", 0)):
+        path = ROOT / "benchmarks" / script.format("resnet")
+        ended = program(path, *f"{flags} {more}".split(), processes=processes, directory=tmp_path)
+        assert ended.code == 0, ended.err[-3000:]
+        entries = metrics.read(tmp_path / more.split()[1] / "metrics.jsonl")
+        found.append([entry["loss"] for entry in entries if entry["kind"] == "step"])
+    tiles, one = found
+    assert len(one) == 2 and one[0] != one[1]
+    assert tiles == pytest.approx(one, abs=1e-10)
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:

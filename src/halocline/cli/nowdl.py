@@ -166,6 +166,7 @@ class Script:
             del said["schedule"]
         for name in said.keys() & self.refused.keys():
             raise ValueError(f"{spelled(name)} {self.refused[name]}")
+        _require_said_for_something(said)
         if "plan" in said:
             return  # the file says it all
         if self.spatial and "tiles" not in said:
@@ -173,6 +174,21 @@ class Script:
         if self.gems:
             said["schedule"] = "gems"
             said.setdefault("times", said.get("passes", 2))
+
+
+def _require_said_for_something(said: dict[str, Any]) -> None:
+    """Refuse what another flag leaves without a meaning; now-dl reads over it."""
+    given = {**LEFT_OUT, **said}
+    if given["app"] not in (1, 2) and given["datapath"] != LEFT_OUT["datapath"]:
+        raise ValueError(
+            f"--datapath {given['datapath']} is not read where images are synthetic: add --app 1 or --app 2"
+        )
+    if given["app"] in (1, 2) and "samples" in said:
+        raise ValueError(
+            f"--samples {said['samples']} is of synthetic images, and --app {given['app']} has its own: leave it out"
+        )
+    if given["fused_layers"] != 1 and not said.get("halo_D2"):
+        raise ValueError(f"--fused-layers {given['fused_layers']} fuses nothing without --halo-D2: add it")
 
 
 def main(model: str, *, spatial: bool = False, gems: bool = False, words: Sequence[str] | None = None) -> None:

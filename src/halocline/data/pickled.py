@@ -1,5 +1,5 @@
 """Arrays of bytes in Python's pickles, as CIFAR is published, read without running the pickle: a name in it is compared
-with four that are known, and never looked up, so nothing is imported and nothing called. Knows files and arrays only.
+with those that numpy writes and never looked up, so nothing is imported and nothing called. Knows files and arrays.
 
 A pickle is a list of operations on a stack. Those that make plain values (numbers, words, lists, tuples, dicts) are
 carried out here; of those that name, call and fill in objects, only the ones that numpy writes for an array of bytes:
