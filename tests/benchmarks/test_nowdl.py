@@ -63,7 +63,7 @@ def test_a_command_asks_for_the_processes_of_its_document(
     path = ROOT / "benchmarks" / script.format(model)
     assert os.access(path, os.X_OK), "now-dl's documents start some of them without python"
     asked: list[Any] = []
-    monkeypatch.setattr(nowdl, "_run", lambda options: asked.append(options.settings) or 0)
+    monkeypatch.setattr(nowdl, "_run", lambda script, options: asked.append(options.settings) or 0)
     monkeypatch.setattr(sys, "argv", [str(path), *_words(f"{flags} {_small(model)}")])
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(path), run_name="__main__")
@@ -133,6 +133,13 @@ def test_a_script_leaves_what_it_was_asked_for(tmp_path: Path) -> None:
         assert float(loss) == pytest.approx(sum(entry["loss"] for entry in of_epoch) / 2)
         assert float(accuracy) == pytest.approx(sum(entry["accuracy"] for entry in of_epoch) / 2)
     assert len(re.findall(rf"^Step :[01], LOSS: {NUMBER}, Global loss: {NUMBER} Acc: {NUMBER}$", ended.out, re.M)) == 4
+    # It goes on with what it was told: --resume took the scripts' defaults, and so other data and another optimizer.
+    ended = program(path, "--resume", "kept", "--steps", "5", processes=2, directory=tmp_path)
+    assert ended.code == 0 and "done: 5 steps" in ended.out + ended.err, ended.err[-3000:]
+    assert Settings.load(kept / "run.toml").optimizer == made.optimizer
+    other = ROOT / "benchmarks" / LP.format("amoebanet")
+    ended = program(other, "--resume", "kept", "--steps", "6", directory=tmp_path)
+    assert ended.code == 2 and "--resume kept trains resnet-v2-110, and this script amoebanet-d: use" in ended.err
 
 
 @pytest.mark.slow

@@ -101,6 +101,13 @@ def test_images_are_normalised_and_none_is_held_out() -> None:
     assert settings("--evaluation-fraction 0.2 --mean 0,0,0").data.evaluation_fraction == 0.2
 
 
+def test_a_run_that_goes_on_has_its_own_plan() -> None:
+    for script in ({"spatial": True}, {"gems": True}, {}):
+        found = settings("--resume runs/x --steps 9 --lr 0.5", **script)
+        assert found.said == {"resume", "steps", "lr"} and found.model.name is None
+    assert settings("--resume runs/x --split-size 3", spatial=True).said == {"resume", "stages", "tiles"}
+
+
 @pytest.mark.parametrize(
     ("words", "processes", "replicas"),
     [

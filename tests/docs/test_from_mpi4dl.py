@@ -38,13 +38,13 @@ def test_our_names_are_there() -> None:
 
 def test_the_table_of_settings_says_what_the_flags_say() -> None:
     rows = re.findall(r"^\| (`\w+ = .*) \| `\[(\w+)\]` (.*) \|$", TEXT, re.MULTILINE)
-    assert len(rows) == 12
+    assert len(rows) == 13
     kinds = {name: one.kind for name, one in OURS.items()} | {name: flag.kind for name, flag in FOREIGN.items()}
     for theirs, group, ours in rows:
         given, wanted = (dict(re.findall(r'`(\w+) = "?(.*?)"?`', side)) for side in (theirs, ours))
         found = native(read(kinds, [word for name, value in given.items() for word in (f"--{name}", value)]))
         assert wanted == {name: str(found[name]) for name in wanted}, theirs
-        assert found.keys() <= {*wanted, "stages"} and all(OURS[name].group == group for name in wanted), theirs
+        assert found.keys() <= {*wanted, "stages", "microbatches"} and all(OURS[name].group == group for name in wanted), theirs
 
 
 def test_its_ini_file_is_its_plan(tmp_path: Path) -> None:
