@@ -118,6 +118,9 @@ BYTES = DTYPE + b"U\2u1K\0K\1\x87R"
         (BYTES + b"(K\3U\1|N(U\1xtNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb", "fills in what is no array"),
         (ENCODE + b"X\1\0\0\0aX\4\0\0\0utf8\x86R", "calls encode as"),
         (ENCODE + b"U\1aU\6latin1\x86R", "calls encode as"),
+        (ENCODE + b")R", "calls encode as"),
+        (DTYPE + b")R", "calls dtype as"),
+        (b"X\5\0\0\0bytes(K\3tb", "fills in what is no array of bytes"),
         (ENCODE + b"X\2\0\0\0\xc4\x80X\6\0\0\0latin1\x86R", "is damaged at byte"),
         (EMPTY + b"(K\1K\2\x85" + BYTES + b"\x89U\1xtb", "has an array of 2 and 1 bytes for it"),
         (EMPTY + b"(K\1" + b"J\xff\xff\xff\x7f" * 3 + b"\x87" + BYTES + b"\x89U\1xtb", "has an array of 2147483647 x"),
@@ -166,6 +169,9 @@ def test_bombs_end_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     doubled = b"]q\1" + b"".join(b"](h%ch%ceq%c" % (n, n, n + 1) for n in range(1, 30))
     path.write_bytes(b"\x80\2(" + doubled + b"r\xff\xff\xff\xfft.")
     assert len(read_pickle(str(path))) == 30
+    monkeypatch.undo()
+    path.write_bytes(b"\x80\2)" + b"\x85" * 200_000 + b".")  # deeper than Python's own stack
+    assert len(read_pickle(str(path))) == 1
 
 
 def test_every_way_to_cut_a_file_off(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def test_the_table_of_settings_says_what_the_flags_say() -> None:
         given, wanted = (dict(re.findall(r'`(\w+) = "?(.*?)"?`', side)) for side in (theirs, ours))
         found = native(read(kinds, [word for name, value in given.items() for word in (f"--{name}", value)]))
         assert wanted == {name: str(found[name]) for name in wanted}, theirs
-        assert found.keys() <= {*wanted, "stages", "microbatches"} and all(OURS[name].group == group for name in wanted), theirs
+        assert found.keys() <= {*wanted, "stages", "microbatches"} and all(
+            OURS[name].group == group for name in wanted
+        ), theirs
 
 
 def test_its_ini_file_is_its_plan(tmp_path: Path) -> None:

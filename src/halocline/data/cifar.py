@@ -122,7 +122,7 @@ def _read(path: str, edition: Edition) -> tuple[NDArray[np.int64], NDArray[np.ui
     if path.endswith(BINARY):
         size, record = Path(path).stat().st_size, edition.head + PIXELS
         if size == 0 or size % record:
-            raise BadFile(path, f"has {size} bytes, which is not a whole number of records of {record}: it is cut off")
+            raise BadFile(path, f"has {size} bytes, which is not a whole number of records of {record}: {AGAIN}")
         records = np.memmap(path, np.uint8, "r").reshape(-1, record)
         return records[:, edition.head - 1].astype(np.int64), records[:, edition.head :]
     found = read_pickle(path)

@@ -29,12 +29,13 @@ AGAIN = "take the archive from those who publish it, and unpack it again"
 
 
 class Known(Enum):
-    """What may be named."""
+    """What may be named, and the one dtype that may be made."""
 
     RECONSTRUCT = "_reconstruct"
     NDARRAY = "ndarray"
     DTYPE = "dtype"
     ENCODE = "encode"
+    BYTES = "bytes"
 
 
 NAMES = {
@@ -44,8 +45,6 @@ NAMES = {
     "numpy dtype": Known.DTYPE,
     "_codecs encode": Known.ENCODE,
 }
-BYTES = "bytes"
-"""Stands for the dtype of bytes, the only one."""
 FILLED = [(3, sign, None, None, None, -1, -1, 0) for sign in ("|", b"|")]
 
 
@@ -166,7 +165,7 @@ class _Reader:
             self.stack.append(tuple(self._popped(_TUPLES[code])))
         elif code in b"ae":
             values = self._marked() if code == b"e" else self._popped(1)
-            self._top(list).extend(values)
+            self._top(list).extend(map(self._value, values))
         elif code in b"us":
             values = self._marked() if code == b"u" else self._popped(2)
             for key, value in zip(values[::2], values[1::2], strict=True):
@@ -209,13 +208,8 @@ class _Reader:
             if values[0] not in ("u1", b"u1"):
                 shown = ascii(values[0][:20]) if isinstance(values[0], (str, bytes)) else "another type"
                 raise BadFile(self.path, f"has an array of {shown}, and CIFAR's are of bytes ('u1'): {AGAIN}")
-            return BYTES
-        if (
-            name is Known.ENCODE
-            and len(values) == 2
-            and isinstance(values[0], str)
-            and values[1] in ("latin1", b"latin1")
-        ):
+            return Known.BYTES
+        if name is Known.ENCODE and values[1:] in (("latin1",), (b"latin1",)) and isinstance(values[0], str):
             self.encoded += len(values[0])
             if self.encoded > len(self.file):
                 raise BadFile(self.path, f"encodes more bytes than it has ({len(self.file)}): {AGAIN}")
@@ -224,13 +218,13 @@ class _Reader:
         raise BadFile(self.path, f"calls {shown} as no array of bytes does; nothing of it was run: {AGAIN}")
 
     def _fill(self, made: Any, filling: Any) -> None:
-        if made is BYTES and filling in FILLED:
+        if made is Known.BYTES and filling in FILLED:
             return
         if not isinstance(made, Stored) or made.values is not None or not isinstance(filling, tuple):
             raise BadFile(self.path, f"fills in what is no array of bytes at byte {self.at}: {AGAIN}")
         version, sizes, dtype, columns, content = filling
         whole = isinstance(sizes, tuple) and len(sizes) < 9 and all(type(size) is int and size >= 0 for size in sizes)
-        if version != 1 or dtype is not BYTES or not whole:
+        if version != 1 or dtype is not Known.BYTES or not whole:
             raise BadFile(self.path, f"fills in an array at byte {self.at} as numpy does not: {AGAIN}")
         if not isinstance(content, (bytes, memoryview)) or len(content) != prod(sizes):
             held = len(content) if isinstance(content, (bytes, memoryview)) else "no"
