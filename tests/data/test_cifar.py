@@ -129,6 +129,11 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data_batch_2 is missing: take the archive"):
         open_dataset("cifar10", tmp_path, classes=10)
     assert len(open_dataset("cifar10", tmp_path, classes=10, split="evaluation")) == 3
+    write_pickle(tmp_path / "data" / "cifar-100-python" / "train", 3)
+    with pytest.raises(
+        ValueError, match=r"python holds no images: .*; or read the CIFAR-100 in it by --data cifar100:.*/data$"
+    ):
+        open_dataset("folder", tmp_path / "data", classes=10)
 
 
 def test_binary_files_that_are_damaged(tmp_path: Path) -> None:

@@ -187,6 +187,14 @@ def _nothing(root: Path, edition: Edition) -> str:
     return f"{root} {there} {edition.name}: unpack {' or '.join(edition.folders)} and give the folder that it is in"
 
 
+def other_way(root: Path) -> str:
+    """How to open a folder that could not be opened as one of images, if it is one of ours."""
+    for kind, edition in EDITIONS.items():
+        if any((root / folder).is_dir() for folder in edition.folders.values()):
+            return f"; or read the {edition.name} in it by --data {kind}:{root}"
+    return ""
+
+
 def _holds(root: Path, edition: Edition) -> bool:
     folders = (root, *(root / folder for folder in edition.folders.values()))
     return any((folder / (edition.test + suffix)).is_file() for folder in folders for suffix in (BINARY, ""))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from halocline.data.augment import Augment
-from halocline.data.cifar import CHANNELS, EDITIONS, SIDE, Cifar, Edition, find_files, no_mask
+from halocline.data.cifar import CHANNELS, EDITIONS, SIDE, Cifar, Edition, find_files, no_mask, other_way
 from halocline.data.dataset import SPLITS, TRAIN, Dataset, Subset, chosen, further
 from halocline.data.files import STOP, Files
 from halocline.data.folder import list_classes, list_masks
@@ -80,7 +80,10 @@ def open_dataset(
     source: Source
     if kind == FOLDER:
         root = _given(datapath)
-        listing, is_split = list_masks(root, split) if segmentation else list_classes(root, split)
+        try:
+            listing, is_split = list_masks(root, split) if segmentation else list_classes(root, split)
+        except ValueError as error:
+            raise ValueError(f"{error}{other_way(root)}") from None
         source = Files(
             listing,
             channels=channels,
