@@ -198,6 +198,16 @@ def test_a_halo_benchmark_runs_and_validates(kind: str) -> None:
     assert kind in ("", "_conv") or "Rank:0 Sequential time taken (ms):" in ended.out
 
 
+@pytest.mark.slow
+def test_a_halo_benchmark_starts_its_processes_itself(tmp_path: Path) -> None:
+    """It wanted a launcher."""
+    path = str(ROOT / "benchmarks" / "communication" / "halo" / "benchmark_sp_halo_exchange.py")
+    flags = "--image-size 12 --warmup 1 --iterations 2 --num-spatial-parts 2 --sizes 9"
+    ended = program(path, *flags.split(), directory=tmp_path)
+    assert ended.code == 0, ended.err[-3000:]
+    assert all(f"Validation passed Rank:{rank}" in ended.out for rank in (0, 1))
+
+
 def test_a_wrong_flag_is_answered_with_the_nearest() -> None:
     path = ROOT / "benchmarks" / SP.format("resnet")
     done = subprocess.run([sys.executable, str(path), "--num-spatal-parts", "4"], capture_output=True, text=True)
