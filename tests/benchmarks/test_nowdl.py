@@ -19,6 +19,7 @@ from halocline.cli import nowdl
 from halocline.train import metrics
 from halocline.train.planning import model_of, plan_of
 from halocline.train.settings import Settings
+from harness.cifar import write_pickle
 from harness.processes import program
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +63,7 @@ def test_a_command_asks_for_the_processes_of_its_document(
     path = ROOT / "benchmarks" / script.format(model)
     assert os.access(path, os.X_OK), "now-dl's documents start some of them without python"
     asked: list[Any] = []
-    monkeypatch.setattr(nowdl, "_run", lambda options: asked.append(options.settings) or 0)
+    monkeypatch.setattr(nowdl, "_run", lambda script, options: asked.append(options.settings) or 0)
     monkeypatch.setattr(sys, "argv", [str(path), *_words(f"{flags} {_small(model)}")])
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(path), run_name="__main__")
@@ -132,6 +133,31 @@ def test_a_script_leaves_what_it_was_asked_for(tmp_path: Path) -> None:
         assert float(loss) == pytest.approx(sum(entry["loss"] for entry in of_epoch) / 2)
         assert float(accuracy) == pytest.approx(sum(entry["accuracy"] for entry in of_epoch) / 2)
     assert len(re.findall(rf"^Step :[01], LOSS: {NUMBER}, Global loss: {NUMBER} Acc: {NUMBER}$", ended.out, re.M)) == 4
+    # It goes on with what it was told: --resume took the scripts' defaults, and so other data and another optimizer.
+    ended = program(path, "--resume", "kept", "--steps", "5", processes=2, directory=tmp_path)
+    assert ended.code == 0 and "done: 5 steps" in ended.out + ended.err, ended.err[-3000:]
+    assert Settings.load(kept / "run.toml").optimizer == made.optimizer
+    other = ROOT / "benchmarks" / LP.format("amoebanet")
+    ended = program(other, "--resume", "kept", "--steps", "6", directory=tmp_path)
+    assert ended.code == 2 and "--resume kept trains resnet-v2-110, and this script amoebanet-d: use" in ended.err
+
+
+@pytest.mark.slow
+def test_cifar_on_tiles_is_cifar_on_one_device(tmp_path: Path) -> None:
+    """As torchvision leaves it, resized: the losses of two steps, the second after an update, in float64."""
+    for number in (1, 2):
+        write_pickle(tmp_path / "data" / "cifar-10-batches-py" / f"data_batch_{number}", 4, seed=number)
+    flags = "--app 2 --datapath data --image-size 40 --batch-size 4 --steps 2 --dtype float64 --lr 0.1"
+    found = []
+    for script, more, processes in ((SP, "--run-dir tiles", 5), (LP, "--run-dir one --split-size 1", 0)):
+        path = ROOT / "benchmarks" / script.format("resnet")
+        ended = program(path, *f"{flags} {more}".split(), processes=processes, directory=tmp_path)
+        assert ended.code == 0, ended.err[-3000:]
+        entries = metrics.read(tmp_path / more.split()[1] / "metrics.jsonl")
+        found.append([entry["loss"] for entry in entries if entry["kind"] == "step"])
+    tiles, one = found
+    assert len(one) == 2 and one[0] != one[1]
+    assert tiles == pytest.approx(one, abs=1e-10)
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
@@ -170,6 +196,16 @@ def test_a_halo_benchmark_runs_and_validates(kind: str) -> None:
     assert "Validation passed Rank:1" in ended.out
     assert "MiB/s" in ended.out
     assert kind in ("", "_conv") or "Rank:0 Sequential time taken (ms):" in ended.out
+
+
+@pytest.mark.slow
+def test_a_halo_benchmark_starts_its_processes_itself(tmp_path: Path) -> None:
+    """It wanted a launcher."""
+    path = str(ROOT / "benchmarks" / "communication" / "halo" / "benchmark_sp_halo_exchange.py")
+    flags = "--image-size 12 --warmup 1 --iterations 2 --num-spatial-parts 2 --sizes 9"
+    ended = program(path, *flags.split(), directory=tmp_path)
+    assert ended.code == 0, ended.err[-3000:]
+    assert all(f"Validation passed Rank:{rank}" in ended.out for rank in (0, 1))
 
 
 def test_a_wrong_flag_is_answered_with_the_nearest() -> None:

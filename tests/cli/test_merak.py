@@ -262,7 +262,7 @@ def test_sizes_in_other_words() -> None:
         ("gpt3-xl 8 4 --num_layers 4 --layers 5", "num_layers = 4 and layers = 5 both say the blocks"),
         ("gpt3-xl 8 4 --per_device_train_batch_size 4", "microbatch_size = 8 and per_device_train_batch_size = 4"),
         ("gpt3-xl 0 4", "microbatch_size = 0"),
-        ("gpt3-xl 8 4 --app 2 --pp 1 --layers 1 --hidden 8 --heads 1", "cifar data is images"),
+        ("gpt3-xl 8 4 --app 2 --pp 1 --layers 1 --hidden 8 --heads 1", "cifar10 data is images"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(

@@ -76,6 +76,10 @@ def test_the_scripts_of_gems(words: str, expected: tuple[int, int, int]) -> None
         ("--hidden 64", {}, "--hidden is for other models"),
         ("--model unet", {}, "--model is for other models, and this script trains resnet-v2-20: use halocline train"),
         ("--schedule 1f1b", {"gems": True}, "--schedule is gems in this script: leave it out"),
+        ("--datapath slides", {}, "--datapath slides is not read where images are synthetic: add --app 1 or --app 2"),
+        ("--app 3 --datapath slides", {}, "--datapath slides is not read"),
+        ("--app 2 --samples 8", {}, "--samples 8 is of synthetic images, and --app 2 has its own: leave it out"),
+        ("--fused-layers 2", {"spatial": True}, "--fused-layers 2 fuses nothing without --halo-D2: add it"),
         ("--times 3", {"gems": True}, "times = 3 is not an even number, .* in pairs, .*: use 2 or 4"),
     ],
 )
@@ -95,6 +99,13 @@ def test_images_are_normalised_and_none_is_held_out() -> None:
     found = settings("").data
     assert (found.mean, found.std, found.evaluation_fraction) == ("0.5,0.5,0.5", "0.5,0.5,0.5", 0.0)
     assert settings("--evaluation-fraction 0.2 --mean 0,0,0").data.evaluation_fraction == 0.2
+
+
+def test_a_run_that_goes_on_has_its_own_plan() -> None:
+    for script in ({"spatial": True}, {"gems": True}, {}):
+        found = settings("--resume runs/x --steps 9 --lr 0.5", **script)
+        assert found.said == {"resume", "steps", "lr"} and found.model.name is None
+    assert settings("--resume runs/x --split-size 3", spatial=True).said == {"resume", "stages", "tiles"}
 
 
 @pytest.mark.parametrize(

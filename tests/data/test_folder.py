@@ -250,7 +250,9 @@ def test_other_mistakes(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             opened(tmp_path, **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'films' is not a kind of data: use folder, cifar, synthetic, lesion"):
+    with pytest.raises(
+        ValueError, match="'films' is not a kind of data: use folder, cifar10, cifar100, synthetic, lesion"
+    ):
         open_dataset("films", classes=2)
     with pytest.raises(ValueError, match="give their folder as --data DIR"):
         open_dataset("folder", classes=2)

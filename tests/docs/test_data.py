@@ -6,14 +6,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from halocline.data import Augment, Loader, Sampler
 from halocline.data.folder import SPLIT_FOLDERS
 from halocline.data.objective import OBJECTIVES
 from halocline.tiling.patchwork import ReadBoxes
+from harness.cifar import write_pickle
+from harness.processes import program, typed
 
-TEXT = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
 
 
 def test_the_dataset_of_the_page_loads() -> None:
@@ -28,6 +32,17 @@ def test_the_dataset_of_the_page_loads() -> None:
     assert images.shape == (4, 1, 32, 32)
     assert labels.tolist() == [sample % 2 for sample in step.batch.samples]
     assert torch.equal(images[:, 0, 0, 0], torch.tensor(step.batch.samples) / 1000)
+
+
+@pytest.mark.slow
+def test_the_commands_of_cifar_run(tmp_path: Path) -> None:
+    write_pickle(tmp_path / "DIR" / "cifar-10-batches-py" / "data_batch_1", 20)
+    ours, nowdls = re.findall(r"^    (.*cifar10:DIR.*|.*--datapath DIR.*)$", TEXT, re.MULTILINE)
+    (ended,) = typed([ours.replace("110", "20")], tmp_path)
+    assert ended.code == 0 and "done: 2 steps" in ended.err + ended.out, ended
+    script, *words = nowdls.removeprefix("python ").split()
+    ended = program(ROOT / script, *words, "--split-size=1", "--steps=1", directory=tmp_path)
+    assert ended.code == 0 and "Epoch: 0 images per sec:" in ended.out, ended
 
 
 def test_every_word_is_on_the_page() -> None:

@@ -20,6 +20,9 @@ Models
     model_zoo           Hugging Face's image models
     operators           the functions of torch and torch.nn.functional, with arguments to try
 
+Data
+    cifar               CIFAR's files, small, byte by byte as those published
+
 The energy server
     serving             servers, requests, and ranks that play what they are told
     fuzzed_requests     requests that are wrong in every way

@@ -102,7 +102,7 @@ def test_a_file_repeats_settings(tmp_path: Path) -> None:
         ("steps = 2\n", "table = 'steps' is unknown: one of model, data, plan, optimizer, energy, run"),
         (
             '[data]\ndata = "cifar10:"\n',
-            "data = 'cifar10:' names no folder: write DIR, cifar10:DIR, synthetic or lesions",
+            "data = 'cifar10:' names no folder: write DIR, cifar10:DIR, cifar100:DIR, synthetic or lesions",
         ),
         ('[plan]\nstages = "two"\n', "stages = 'two' is not a whole number: give 4"),
         ("[run]\nsteps = 0\n", "steps = 0 is below 1"),

@@ -6,6 +6,7 @@ An exchange is one forward fetch of a halo around every tile, and its backward, 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 
 from halocline import tiling
 from halocline.plan.stage import SLICE_METHODS, tile_grid
-from halocline.runtime.processes.launch import join
+from halocline.runtime.processes.environment import detect
+from halocline.runtime.processes.launch import RankFailed, join, run_local
 from halocline.runtime.processes.world import World
 from halocline.tiling.boxes import grow
 from halocline.tiling.exchanger import NoCommunication
@@ -52,8 +54,14 @@ def arguments(description: str, *more: tuple[str, str]) -> argparse.Namespace:
 
 
 def start(given: argparse.Namespace) -> World:
-    """Join the others, one process per tile."""
+    """Join the others, one process per tile; or, without a launcher, start them and end with them."""
     torch.set_num_threads(1)
+    if detect() is None and given.num_spatial_parts > 1:
+        try:
+            run_local(given.num_spatial_parts, [sys.executable, *sys.argv])
+        except RankFailed as error:
+            raise SystemExit(str(error)) from None
+        raise SystemExit
     world = join("cpu" if getattr(given, "CPU", False) else None)
     if world.size != given.num_spatial_parts:
         raise SystemExit(

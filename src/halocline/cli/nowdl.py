@@ -24,7 +24,7 @@ from halocline.runtime.processes.environment import detect
 from halocline.schedule.events import Mark
 from halocline.schedule.instruction import STEP, Instruction
 from halocline.train.progress import Silent, Standing
-from halocline.train.settings import ModelSettings, Settings
+from halocline.train.settings import SHAPE, ModelSettings, Settings
 
 DEFAULTS: dict[str, Any] = {
     "batch_size": 32,
@@ -166,13 +166,30 @@ class Script:
             del said["schedule"]
         for name in said.keys() & self.refused.keys():
             raise ValueError(f"{spelled(name)} {self.refused[name]}")
-        if "plan" in said:
-            return  # the file says it all
+        _require_said_for_something(said)
+        words = {FOREIGN[name].native if name in FOREIGN else name for name in said}
+        if "plan" in said or ("resume" in said and not words & SHAPE):
+            return  # a file, or the run that goes on, says it all
         if self.spatial and "tiles" not in said:
             said.setdefault("num_spatial_parts", LEFT_OUT["num_spatial_parts"])
         if self.gems:
             said["schedule"] = "gems"
             said.setdefault("times", said.get("passes", 2))
+
+
+def _require_said_for_something(said: dict[str, Any]) -> None:
+    """Refuse what another flag leaves without a meaning; now-dl reads over it."""
+    given = {**LEFT_OUT, **said}
+    if given["app"] not in (1, 2) and given["datapath"] != LEFT_OUT["datapath"]:
+        raise ValueError(
+            f"--datapath {given['datapath']} is not read where images are synthetic: add --app 1 or --app 2"
+        )
+    if given["app"] in (1, 2) and "samples" in said:
+        raise ValueError(
+            f"--samples {said['samples']} is of synthetic images, and --app {given['app']} has its own: leave it out"
+        )
+    if given["fused_layers"] != 1 and not said.get("halo_D2"):
+        raise ValueError(f"--fused-layers {given['fused_layers']} fuses nothing without --halo-D2: add it")
 
 
 def main(model: str, *, spatial: bool = False, gems: bool = False, words: Sequence[str] | None = None) -> None:
@@ -183,29 +200,41 @@ def main(model: str, *, spatial: bool = False, gems: bool = False, words: Sequen
         print(help_page(script, name))
         sys.exit(0)
     try:
-        sys.exit(_run(options_of(script, words)))
+        sys.exit(_run(script, options_of(script, words)))
     except (ValueError, OSError) as error:
         print(f"{name}: error: {one_line(error)}", file=sys.stderr)
         sys.exit(2)
 
 
-def _run(options: Options) -> int:
-    settings = options.settings
+def _run(script: Script, options: Options) -> int:
+    settings, known, place = options.settings, None, detect()
+    if settings.run.resume is not None and (place is None or place.rank == 0):  # who prints
+        from halocline.train.run_directory import resolved
+
+        known = resolved(settings).settings
+        if known.model.name != script.model:
+            raise ValueError(
+                f"--resume {settings.run.resume} trains {known.model.name}, and this script {script.model}: use the "
+                f"script that began it, or halocline train --resume {settings.run.resume}"
+            )
     if options.dry_run:
         from halocline.cli.dry_run import dry_run
 
         return dry_run(settings)
     from halocline.train.start import start  # torch takes a while: wrong flags have been answered by now
 
-    return start(settings, partial(NowdlLines, settings=settings))
+    return start(settings, partial(NowdlLines, settings=settings if known is None else known))
 
 
 def options_of(script: Script, words: Sequence[str]) -> Options:
-    """What a command line says. As in now-dl, a launcher that started a multiple of the processes means replicas."""
+    """What a command line says. As in now-dl, a launcher that started a multiple of the processes means replicas. A run
+    that goes on has its own settings, but for what is said."""
     options = read_options(Options, words, defaults=DEFAULTS, adapt=script.adapt)
+    if options.settings.run.resume is not None:
+        return options
     settings = options.settings.but(model=script.model)
     place = detect()
-    if place is not None and settings.plan.replicas is None and settings.run.resume is None:
+    if place is not None and settings.plan.replicas is None:
         needed = settings.plan.shape.world_size
         if place.size > needed and place.size % needed == 0:
             settings = settings.but(replicas=place.size // needed)

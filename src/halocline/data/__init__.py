@@ -1,4 +1,4 @@
-"""What is trained on: synthetic images, CIFAR-10, image folders, whole slides and text, read box by box.
+"""What is trained on: synthetic images, CIFAR, image folders, whole slides and text, read box by box.
 
 Knows files, pixels, tokens and samples; nothing of ranks or models.
 """

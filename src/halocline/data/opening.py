@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from halocline.data.augment import Augment
-from halocline.data.cifar import CHANNELS, CLASSES, SIDE, Cifar, find_files
+from halocline.data.cifar import CHANNELS, EDITIONS, SIDE, Cifar, Edition, find_files, no_mask, other_way
 from halocline.data.dataset import SPLITS, TRAIN, Dataset, Subset, chosen, further
 from halocline.data.files import STOP, Files
 from halocline.data.folder import list_classes, list_masks
@@ -15,8 +15,8 @@ from halocline.data.images import Images, Source
 from halocline.data.objective import OBJECTIVES
 from halocline.data.text import open_corpus
 
-FOLDER, CIFAR, SYNTHETIC, LESION = "folder", "cifar", "synthetic", "lesion"
-KINDS = (FOLDER, CIFAR, SYNTHETIC, LESION)
+FOLDER, SYNTHETIC, LESION = "folder", "synthetic", "lesion"
+KINDS = (FOLDER, *EDITIONS, SYNTHETIC, LESION)
 
 CLASSIFICATION, SEGMENTATION = "classification", "segmentation"
 
@@ -45,10 +45,10 @@ def open_dataset(
 ) -> Dataset:
     """The training or the evaluation split of some data.
 
-    `kind` is folder (images, or text, at `datapath`), cifar, synthetic or lesion. Data that is not split already is
-    split by chance, `evaluation_fraction` of it for evaluation; generated data has `samples` for training and that
-    fraction more for evaluation. Only training images are augmented. `task` says what a sample is: an image with a
-    class, an image with a mask, or tokens (`sequence` of them) with an objective.
+    `kind` is folder (images, or text, at `datapath`), cifar10, cifar100, synthetic or lesion. Data that is not split
+    already is split by chance, `evaluation_fraction` of it for evaluation; generated data has `samples` for training
+    and that fraction more for evaluation. Only training images are augmented. `task` says what a sample is: an image
+    with a class, an image with a mask, or tokens (`sequence` of them) with an objective.
     """
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is not a kind of data: use {', '.join(KINDS)}")
@@ -80,7 +80,10 @@ def open_dataset(
     source: Source
     if kind == FOLDER:
         root = _given(datapath)
-        listing, is_split = list_masks(root, split) if segmentation else list_classes(root, split)
+        try:
+            listing, is_split = list_masks(root, split) if segmentation else list_classes(root, split)
+        except ValueError as error:
+            raise ValueError(f"{error}{other_way(root)}") from None
         source = Files(
             listing,
             channels=channels,
@@ -93,11 +96,12 @@ def open_dataset(
             progress=progress,
         )
         image = source.image
-    elif kind == CIFAR:
-        paths, is_split = find_files(_given(datapath), split)
-        source = Cifar(paths)
-        _check_cifar(segmentation, channels, classes, image)
+    elif kind in EDITIONS:
+        edition = EDITIONS[kind]
+        _check_cifar(edition, segmentation, channels, classes)
+        paths, is_split = find_files(_given(datapath), edition, split)
         image = image or (SIDE, SIDE)
+        source = Cifar(paths, edition, image)
     elif kind == SYNTHETIC:
         image = image or (32, 32)
         source = Synthetic(total, image, channels, classes, seed, segmentation)
@@ -121,12 +125,12 @@ def _given(datapath: str | Path | None) -> Path:
     return Path(datapath).expanduser()
 
 
-def _check_cifar(segmentation: bool, channels: int, classes: int, image: tuple[int, int] | None) -> None:
+def _check_cifar(edition: Edition, segmentation: bool, channels: int, classes: int) -> None:
     if segmentation:
-        raise ValueError("CIFAR-10 has a class per image, not per pixel: train a classifier on it")
+        raise ValueError(no_mask(edition))
     if channels != CHANNELS:
-        raise ValueError(f"CIFAR-10 has {CHANNELS} channels, and {channels} are asked for: use {CHANNELS}")
-    if classes < CLASSES:
-        raise ValueError(f"CIFAR-10 has {CLASSES} classes, the model {classes}: use --num-classes {CLASSES}")
-    if image and max(image) > SIDE:
-        raise ValueError(f"CIFAR-10 has images of {SIDE} x {SIDE}, and {image} is asked for: use --image-size {SIDE}")
+        raise ValueError(f"{edition.name} has {CHANNELS} channels, and {channels} are asked for: use {CHANNELS}")
+    if classes < edition.classes:
+        raise ValueError(
+            f"{edition.name} has {edition.classes} classes, the model {classes}: use --num-classes {edition.classes}"
+        )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from halocline.data.augment import parse_augment
 from halocline.data.dataset import EVALUATION, TARGET, TRAIN, Dataset, Spec
-from halocline.data.opening import CIFAR, FOLDER, LESION, SYNTHETIC, open_dataset
+from halocline.data.opening import FOLDER, LESION, SYNTHETIC, open_dataset
 from halocline.models.model import SPANS, Model
 from halocline.plan.plan import Plan
 from halocline.runtime.layers import derived_seed, own_randomness
@@ -44,7 +44,7 @@ def open_datasets(
         "task": _task(settings, model),
         "classes": model.classes,
         "channels": model.channels,
-        # Files say how large they are, and so do lesions and CIFAR-10; synthetic images suit the model.
+        # Files say how large they are, and so do lesions and CIFAR; synthetic images suit the model.
         "image": plan.image or (model.image if app == SYNTHETIC else None),
         "samples": settings.data.samples,
         "seed": settings.run.seed,
@@ -113,7 +113,8 @@ def source_of(text: str) -> tuple[str, str | None]:
     if text in GENERATED:
         return GENERATED[text], None
     if text.startswith(words.CIFAR):
-        return CIFAR, text.removeprefix(words.CIFAR)
+        kind, _, folder = text.partition(":")
+        return kind, folder
     return FOLDER, text
 
 

@@ -37,7 +37,7 @@ DEVICES = ("auto", "cpu", "cuda")
 """What trains. A dry run is priced on other GPUs, too."""
 METERS = ("auto", "nvml", "zeus", "zeus:gpu", "zeus:soc", "zeus:cpu", "simulated", "none")
 OBJECTIVES = ("causal", "masked", "spans")
-SYNTHETIC, LESIONS, CIFAR = "synthetic", "lesions", "cifar10:"
+SYNTHETIC, LESIONS, CIFAR = "synthetic", "lesions", ("cifar10:", "cifar100:")
 LATEST = "latest"
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 """The largest difference from one device that counts as exact, by dtype."""
@@ -96,8 +96,8 @@ class DataSettings:
     """data: which, and what is done to it"""
 
     source: str = setting(SYNTHETIC, flag="data", common=True)
-    """A directory of images, slides or text, or synthetic, lesions (generated images that must be seen in full), or
-    cifar10:DIR."""
+    """A directory of images, slides or text, or synthetic, lesions (generated images that must be seen in full),
+    cifar10:DIR or cifar100:DIR."""
     workers: int = setting(0, common=True)
     """Processes that load data, per rank."""
     samples: int | None = None
@@ -120,8 +120,9 @@ class DataSettings:
     """Text: a tokenizer file of Hugging Face's tokenizers (left out: bytes)."""
 
     def __post_init__(self) -> None:
-        if self.source in ("", CIFAR):
-            raise ValueError(f"data = {self.source!r} names no folder: write DIR, {CIFAR}DIR, {SYNTHETIC} or {LESIONS}")
+        if self.source in ("", *CIFAR):
+            folders = ", ".join(f"{word}DIR" for word in ("", *CIFAR))
+            raise ValueError(f"data = {self.source!r} names no folder: write {folders}, {SYNTHETIC} or {LESIONS}")
         require_choice("bad_files", self.bad_files, ("stop", "skip"))
         if self.objective is not None:
             require_choice("objective", self.objective, OBJECTIVES)

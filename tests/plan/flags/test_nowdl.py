@@ -71,6 +71,7 @@ def test_now_dl_in_our_own_words() -> None:
         ("--datapath x", {}),
         ("--app 3 --lesions", {"data": "lesions"}),
         ("--num-epochs 3 --steps 4", {"steps": 4}),
+        ("--learning-rate 0.5", {"lr": 0.5}),
         ("--enable-master-comm-opt", {}),
     ],
 )
