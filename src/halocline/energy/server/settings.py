@@ -10,6 +10,20 @@ from halocline.plan.plan import Plan
 from halocline.plan.require import require_choice, require_degree
 
 SCHEDULERS = ("instruction-profiler", "all-max", "point-solution")
+_CLASSES = {
+    "AllMax": "all-max",
+    "AllMaxFrequency": "all-max",
+    "InstructionProfiler": "instruction-profiler",
+    "PointSolution": "point-solution",
+}
+"""Perseus's and Zeus's classes. With 3D behind the name they know of data and tensor parallelism, as ours always do."""
+
+
+def scheduler_named(name: str) -> str:
+    """The scheduler that is called so, here or in Perseus and Zeus."""
+    found = _CLASSES.get(name.removesuffix("3D"), name)
+    require_choice("scheduler", found, SCHEDULERS)
+    return found
 
 
 @dataclass(frozen=True)
