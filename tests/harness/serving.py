@@ -74,8 +74,8 @@ class Near(Server):
 class Own(Server):
     """A process of its own, which can be killed."""
 
-    def __init__(self, data: Path, *options: str, port: int = 0, environment: Mapping[str, str] | None = None) -> None:
-        command = [*COMMAND, "energy", "serve", "--port", str(port), "--data", str(data), *options]
+    def __init__(self, data: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        command = [*COMMAND, "energy", "serve", "--port", "0", "--data", str(data), *options]
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +33,15 @@ CLOCKS = (1400, 1200, 1000)
 PATIENCE = 240.0
 
 
-class Training:
-    """A job of Zeus's client, in processes of its own."""
+class Zeus:
+    """Jobs of Zeus's client, in processes of their own, from one that has loaded torch and Zeus."""
 
-    def __init__(
+    def __init__(self) -> None:
+        command = [sys.executable, "-W", "ignore", str(FOLDER / "zeus_job.py")]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, text=True)
+
+    def train(
         self,
         server: Near | Own,
         folder: Path,
@@ -41,45 +49,70 @@ class Training:
         degrees: tuple[int, int, int] = (2, 1, 1),
         order: str = "pp dp tp",
         token: str | None = None,
-    ) -> None:
+    ) -> Training:
         folder.mkdir()
-        self.folder, self.ranks = folder, degrees[0] * degrees[1] * degrees[2]
-        table = {
-            str(stage): {kind: {str(f): law(stage, kind, f) for f in CLOCKS} for kind in ("forward", "backward")}
+        table = [
+            {kind: {str(clock): law(stage, kind, clock) for clock in CLOCKS} for kind in ("forward", "backward")}
             for stage in range(degrees[0])
-        }
+        ]
         spec = {
-            "degrees": degrees, "microbatches": MICROBATCHES, "order": order.split(), "acts": acts,
-            "law": list(table.values()), "blocking": BLOCKING,
+            "degrees": degrees, "microbatches": MICROBATCHES, "order": order.split(), "acts": acts, "law": table,
+            "blocking": BLOCKING,
         }  # fmt: skip
         url = server.url if token is None else server.url.replace("http://", f"http://zeus:{token}@")
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(FOLDER / "zeus_job.py"), url, str(folder), json.dumps(spec)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        assert self._process.stdin is not None
+        print(json.dumps([url, str(folder), spec]), file=self._process.stdin, flush=True)
+        return Training(self._process, folder, math.prod(degrees))
 
-    def here(self, rank: int) -> None:
-        """Waits until a rank waits to be told."""
-        end = time.monotonic() + PATIENCE
-        while not (self.folder / f"here-{rank}").exists():
-            assert self._process.poll() is None, self._process.communicate()[1]
-            assert time.monotonic() < end, f"rank {rank} has not come"
-            time.sleep(0.02)
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
 
-    def go(self) -> None:
-        (self.folder / "go").touch()
+
+class Training:
+    """One job."""
+
+    def __init__(self, starter: subprocess.Popen[str], folder: Path, ranks: int) -> None:
+        self._starter, self.folder, self.ranks = starter, folder, ranks
+
+    def here(self, *ranks: int) -> None:
+        """Waits until some ranks, or all, wait to be told that they may go on."""
+        for rank in ranks or range(self.ranks):
+            self._await(f"here-{rank}")
+
+    def go(self, url: str = "") -> None:
+        """Tells them, and where the server is by now."""
+        (self.folder / "go-").write_text(url)
+        (self.folder / "go-").rename(self.folder / "go")
 
     def done(self) -> list[list[dict[str, Any]]]:
         """What each rank did, and what came of it."""
-        try:
-            said = self._process.communicate(timeout=PATIENCE)[1]
-        finally:
-            self._process.kill()
-        assert self._process.returncode == 0, said
+        self._await("code")
+        assert (self.folder / "code").read_text() == "0", (self.folder / "said").read_text()
         return [json.loads((self.folder / f"rank-{rank}.json").read_text()) for rank in range(self.ranks)]
 
     def clocks(self, rank: int) -> list[str]:
         return (self.folder / f"clocks-{rank}").read_text().split()
+
+    def _await(self, name: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not (self.folder / name).exists():
+            over = (self.folder / "code").exists() or self._starter.poll() is not None
+            if (over and not (self.folder / name).exists()) or time.monotonic() > end:
+                said = self.folder / "said"
+                with contextlib.suppress(OSError, ValueError):
+                    os.killpg(int((self.folder / "leader").read_text()), signal.SIGKILL)
+                raise AssertionError(f"no {name}: {said.read_text() if said.exists() else ''}")
+            time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def zeus() -> Iterator[Zeus]:
+    started = Zeus()
+    yield started
+    started.close()
 
 
 def answers(done: list[dict[str, Any]], act: str) -> list[Any]:
@@ -120,7 +153,7 @@ def set_in(rows: Sequence[Sequence[tuple[str, int]]]) -> list[str]:
     ids=str,
 )
 def test_a_plan_of_lowtime_is_played_as_zeus_would(
-    own: Callable[..., Own], tmp_path: Path, degrees: tuple[int, int, int], order: str
+    zeus: Zeus, own: Callable[..., Own], tmp_path: Path, degrees: tuple[int, int, int], order: str
 ) -> None:
     plan = varied(degrees[0])
     file = written(plan, tmp_path / "freqs_pipeline_00007.py")
@@ -129,7 +162,7 @@ def test_a_plan_of_lowtime_is_played_as_zeus_would(
         "ZEUS_PFO_SCHEDULER_ARGS": json.dumps({"solution_path": str(file)}),
     }
     server = own(environment=scheduler)
-    training = Training(server, tmp_path / "job", ["begin", "step", "step", "meet"], degrees=degrees, order=order)
+    training = zeus.train(server, tmp_path / "job", ["begin", "step", "step", "meet"], degrees=degrees, order=order)
     names = set()
     for rank, done in enumerate(training.done()):
         ((name, told),) = answers(done, "begin")
@@ -145,10 +178,12 @@ def test_a_plan_of_lowtime_is_played_as_zeus_would(
 
 @pytest.mark.parametrize("degrees", [(2, 1, 1), (2, 2, 1)], ids=str)
 def test_a_job_is_profiled_solved_and_deployed(
-    near: Callable[..., Near], tmp_path: Path, degrees: tuple[int, int, int]
+    zeus: Zeus, near: Callable[..., Near], tmp_path: Path, degrees: tuple[int, int, int]
 ) -> None:
     server = near(patience=9, solve_wait=60.0, microbatches=MICROBATCHES, blocking_power=BLOCKING)
-    training = Training(server, tmp_path / "job", ["begin", *["step", "step", "report", "fetch"] * 4], degrees=degrees)
+    training = zeus.train(
+        server, tmp_path / "job", ["begin", *["step", "step", "report", "fetch"] * 4], degrees=degrees
+    )
     rows = solved(degrees)
     for rank, done in enumerate(training.done()):
         stage = stage_of(rank, degrees)
@@ -162,20 +197,20 @@ def test_a_job_is_profiled_solved_and_deployed(
     assert (job["phase"], job["round"], job["reports"]) == ("deployed", 4, 4 * training.ranks)
 
 
-def test_a_token_in_the_address(near: Callable[..., Near], tmp_path: Path) -> None:
+def test_a_token_in_the_address(zeus: Zeus, near: Callable[..., Near], tmp_path: Path) -> None:
     server = near(scheduler="all-max", microbatches=MICROBATCHES, token=TOKEN)
-    assert len(Training(server, tmp_path / "job", ["begin", "step"], token=TOKEN).done()) == 2
-    for done in Training(server, tmp_path / "other", ["begin"], ["absent"], token="another token, wrong").done()[:1]:
+    assert len(zeus.train(server, tmp_path / "job", ["begin", "step"], token=TOKEN).done()) == 2
+    for done in zeus.train(server, tmp_path / "other", ["begin"], ["absent"], token="another token, wrong").done()[:1]:
         assert "status code 401" in done[0]["error"] and "the token is missing or wrong" in done[0]["error"]
 
 
 # -- in any order --------------------------------------------------------------------------------------------------
 
 
-def test_hooks_in_disorder_change_nothing(own: Callable[..., Own], tmp_path: Path) -> None:
+def test_hooks_in_disorder_change_nothing(zeus: Zeus, own: Callable[..., Own], tmp_path: Path) -> None:
     plan = varied(2)
     server = own("--scheduler", "PointSolution", "--plans", str(written(plan, tmp_path / "plan.py")))
-    training = Training(server, tmp_path / "job", ["begin", "tangled", "report", "tangled", "fetch", *["step"] * 5])
+    training = zeus.train(server, tmp_path / "job", ["begin", "tangled", "report", "tangled", "fetch", *["step"] * 5])
     for rank, done in enumerate(training.done()):
         ((_, first),) = answers(done, "begin")
         assert answers(done, "fetch") == [first]
@@ -192,31 +227,31 @@ def test_hooks_in_disorder_change_nothing(own: Callable[..., Own], tmp_path: Pat
     ],
 )
 def test_a_list_that_is_not_the_schedules_ends_that_job_and_no_other(
-    near: Callable[..., Near], tmp_path: Path, act: str, said: str
+    zeus: Zeus, near: Callable[..., Near], tmp_path: Path, act: str, said: str
 ) -> None:
     server = near(scheduler="all-max", microbatches=MICROBATCHES)
-    for done in Training(server, tmp_path / "job", ["begin", "step", act, "step"]).done():
+    for done in zeus.train(server, tmp_path / "job", ["begin", "step", act, "step"]).done():
         assert [one["act"] for one in done] == ["begin", "step", act] and said in done[-1]["error"]
-    for done in Training(server, tmp_path / "next", ["begin", "step", "report", "fetch", "step"]).done():
+    for done in zeus.train(server, tmp_path / "next", ["begin", "step", "report", "fetch", "step"]).done():
         assert answers(done, "report") == [[200, None]]
     assert [job["registered"] for job in server.ask("GET", "/jobs")[1]] == [2, 2]
 
 
-def test_reports_without_a_step_twice_or_none_at_all(near: Callable[..., Near], tmp_path: Path) -> None:
+def test_reports_without_a_step_twice_or_none_at_all(zeus: Zeus, near: Callable[..., Near], tmp_path: Path) -> None:
     server = near(patience=9, solve_wait=60.0, microbatches=MICROBATCHES, blocking_power=BLOCKING)
     early = ["begin", "report", "report", "fetch", "fetch", "report", "step", "report", "fetch", "report", "fetch"]
     rows = solved((2, 1, 1))
-    for rank, done in enumerate(Training(server, tmp_path / "job", early).done()):
+    for rank, done in enumerate(zeus.train(server, tmp_path / "job", early).done()):
         swept = [[[kind, clock] for kind in kinds(2)[rank]] for clock in CLOCKS]
         # Who has not reported gets the same once more.
         assert answers(done, "fetch") == [swept[1], swept[1], swept[2], list(map(list, rows[rank]))]
         assert answers(done, "report") == [[200, None]] * 5
 
 
-def test_a_rank_that_registers_again_is_the_same_rank(near: Callable[..., Near], tmp_path: Path) -> None:
+def test_a_rank_that_registers_again_is_the_same_rank(zeus: Zeus, near: Callable[..., Near], tmp_path: Path) -> None:
     server = near(scheduler="all-max", microbatches=MICROBATCHES)
     again = ["begin", "register", "step", "register otherwise", "report", "register", "fetch", "step"]
-    plain, twice = Training(server, tmp_path / "job", ["begin", "step", "report", "fetch", "step"], again).done()
+    plain, twice = zeus.train(server, tmp_path / "job", ["begin", "step", "report", "fetch", "step"], again).done()
     assert answers(twice, "register") == [[200, None]] * 2
     ((status, answer),) = answers(twice, "register otherwise")
     assert (status, "rank 1 is registered with other data" in answer["detail"]) == (409, True)
@@ -225,9 +260,9 @@ def test_a_rank_that_registers_again_is_the_same_rank(near: Callable[..., Near],
     assert (job["registered"], job["round"]) == (2, 1)
 
 
-def test_a_rank_that_is_late_is_waited_for(near: Callable[..., Near], tmp_path: Path) -> None:
+def test_a_rank_that_is_late_is_waited_for(zeus: Zeus, near: Callable[..., Near], tmp_path: Path) -> None:
     server = near(scheduler="all-max", microbatches=MICROBATCHES)
-    training = Training(server, tmp_path / "job", ["begin", "step"], ["late", "step"])
+    training = zeus.train(server, tmp_path / "job", ["begin", "step"], ["late", "step"])
     training.here(1)
     (job,) = server.ask("GET", "/jobs")[1]
     assert 1 in job["missing"] and job["phase"] == "waiting"
@@ -236,17 +271,19 @@ def test_a_rank_that_is_late_is_waited_for(near: Callable[..., Near], tmp_path: 
         assert len(done) == 2 and "error" not in done[-1]
 
 
-def test_a_rank_that_never_registers_is_named_to_the_others(near: Callable[..., Near], tmp_path: Path) -> None:
+def test_a_rank_that_never_registers_is_named_to_the_others(
+    zeus: Zeus, near: Callable[..., Near], tmp_path: Path
+) -> None:
     server = near(rank_timeout=1.0, microbatches=MICROBATCHES)
-    waited, _ = Training(server, tmp_path / "job", ["begin"], ["absent"]).done()
+    waited, _ = zeus.train(server, tmp_path / "job", ["begin"], ["absent"]).done()
     assert "status code 408" in waited[0]["error"] and "rank 1 has not registered within 1 s" in waited[0]["error"]
     (job,) = server.ask("GET", "/jobs")[1]
     assert (job["missing"], job["phase"]) == ([1], "waiting")
 
 
-def test_a_report_when_the_job_is_over(near: Callable[..., Near], tmp_path: Path) -> None:
+def test_a_report_when_the_job_is_over(zeus: Zeus, near: Callable[..., Near], tmp_path: Path) -> None:
     server = near(patience=9, microbatches=MICROBATCHES, blocking_power=BLOCKING)
-    training = Training(server, tmp_path / "job", ["begin", "step", "report"])
+    training = zeus.train(server, tmp_path / "job", ["begin", "step", "report"])
     name = answers(training.done()[0], "begin")[0][0]
     table = {kind: [[law(0, kind, 1400)[0]] * MICROBATCHES] for kind in ("forward", "backward")}
     late = {"rank": 0, "iter_time": [1.0], "iter_energy": [90.0], "time_breakdown": table, "energy_breakdown": table}
@@ -256,13 +293,12 @@ def test_a_report_when_the_job_is_over(near: Callable[..., Near], tmp_path: Path
     assert server.ask("POST", "/result/none-of-these", late)[0] == 404
 
 
-def test_jobs_one_after_the_other_and_side_by_side(near: Callable[..., Near], tmp_path: Path) -> None:
+def test_jobs_one_after_the_other_and_side_by_side(zeus: Zeus, near: Callable[..., Near], tmp_path: Path) -> None:
     server = near(scheduler="all-max", microbatches=MICROBATCHES)
     acts = ["begin", "step", "told", "report", "fetch", "step", "begin", "step", "report", "fetch"]
-    both = [Training(server, tmp_path / str(dp), acts, degrees=(3 - dp, dp, 1)) for dp in (1, 2)]
+    both = [zeus.train(server, tmp_path / str(dp), acts, degrees=(3 - dp, dp, 1)) for dp in (1, 2)]
     for training in both:
-        training.here(0)
-        training.here(1)
+        training.here()
     for training in both:
         training.go()
     names = {name for training in both for done in training.done() for name, _ in answers(done, "begin")}
@@ -272,25 +308,26 @@ def test_jobs_one_after_the_other_and_side_by_side(near: Callable[..., Near], tm
     }
 
 
-def test_a_plan_of_other_degrees_is_refused_to_every_rank(own: Callable[..., Own], tmp_path: Path) -> None:
+def test_a_plan_of_other_degrees_is_refused_to_every_rank(zeus: Zeus, own: Callable[..., Own], tmp_path: Path) -> None:
     server = own("--scheduler", "point-solution", "--plans", str(written(varied(3), tmp_path / "plan.py")))
-    for done in Training(server, tmp_path / "job", ["begin", "step"]).done():
+    for done in zeus.train(server, tmp_path / "job", ["begin", "step"]).done():
         assert len(done) == 1 and "the plan has 3 rows and the job 2 places" in done[0]["error"]
 
 
 @pytest.mark.parametrize("before", ["report", "fetch"])
-def test_a_server_that_is_killed_and_started_again(own: Callable[..., Own], tmp_path: Path, before: str) -> None:
+def test_a_server_that_is_killed_and_started_again(
+    zeus: Zeus, own: Callable[..., Own], tmp_path: Path, before: str
+) -> None:
     options = ["--microbatches", str(MICROBATCHES), "--patience", "9", "--blocking-power", str(BLOCKING)]
     options += ["--solve-wait", "60"]
     server = own(*options)
     killed = {"report": ["told", "report", "fetch"], "fetch": ["report", "told", "fetch"]}[before]
     acts = ["begin", "step", "report", "fetch", "step", *killed, "step", "report", "fetch", "step"]
-    training = Training(server, tmp_path / "job", acts)
-    training.here(0)
-    training.here(1)
+    training = zeus.train(server, tmp_path / "job", acts)
+    training.here()
     server.kill()
-    server = own(*options, port=server.port)
-    training.go()
+    server = own(*options)
+    training.go(server.url)
     rows = solved((2, 1, 1))
     for rank, done in enumerate(training.done()):
         swept = [[[kind, clock] for kind in kinds(2)[rank]] for clock in CLOCKS]

@@ -1,21 +1,21 @@
 """A job that trains with the real Zeus client, every rank a process of its own, gloo between them. Run as a program by
 test_zeus_client. What is not here, a GPU, is simulated: it writes down which clocks were set.
 
-    python zeus_job.py URL FOLDER SPEC
-
-SPEC is JSON: `degrees` (pp, dp, tp), `microbatches`, `order` (which degree's number changes slowest in a rank's),
-`acts` (for each rank, or for all, what it does one after the other) and `law` (stage, kind, MHz -> seconds, joules).
-FOLDER gets `rank-R.json`, each act with what came of it, up to the first that raised, and `clocks-R`.
+It loads torch and Zeus once and starts a job for every line of its input, [URL, FOLDER, SPEC] as JSON. SPEC has
+`degrees` (pp, dp, tp), `microbatches`, `order` (of the degrees; the number of the last changes fastest from rank to
+rank), `acts` (what each rank, or all, do one after the other), `blocking` (watts) and `law` (stage, kind, MHz
+-> seconds, joules). FOLDER gets `rank-R.json`, each act with what came of it, up to the first that raised; `clocks-R`;
+and when all ranks have ended `code`, the worst exit code, and `said`, what was on stderr.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -195,6 +195,9 @@ class Rank:
         while not (self._folder / "go").exists():
             assert time.monotonic() < end, "the test did not say go"
             time.sleep(0.02)
+        url = (self._folder / "go").read_text()
+        if url and self._client is not None:
+            self._url = self._client.server_url = url
 
     def end(self) -> None:
         """The clock is given back."""
@@ -231,7 +234,7 @@ def main(number: int, url: str, folder: Path, spec: dict[str, Any]) -> None:
     zeus.device.gpu._gpus = SimulatedGPUs(folder / f"clocks-{number}")
     torch.cuda.set_device = lambda device: None
     pipeline.sync_execution = lambda *_, **__: None  # there is nothing to wait for on a simulated GPU
-    world = spec["degrees"][0] * spec["degrees"][1] * spec["degrees"][2]
+    world = math.prod(spec["degrees"])
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=world)
     rank = Rank(number, url, folder, spec)
     done: list[dict[str, Any]] = []
@@ -245,23 +248,30 @@ def main(number: int, url: str, folder: Path, spec: dict[str, Any]) -> None:
     rank.end()
 
 
-def start() -> None:
-    url, folder, text = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-    spec = json.loads(text)
-    multiprocessing.set_start_method("fork")  # the client's own process must have the simulated GPU, too
-    children = []
-    for number in range(spec["degrees"][0] * spec["degrees"][1] * spec["degrees"][2]):
-        child = os.fork()  # not to load torch again
-        if not child:
-            try:
-                main(number, url, folder, spec)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            return  # by the end of the program, as any rank: the client gives the clock back there
-        children.append(child)
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+def start(url: str, folder: Path, spec: dict[str, Any]) -> None:
+    """Starts a job: forks its leader, who forks the ranks. Returns here, and in every rank that is done."""
+    if os.fork():
+        return
+    os.setsid()  # a job that does not end can be ended as a whole
+    (folder / "leader").write_text(str(os.getpid()))
+    said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(said, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    ranks = []
+    for number in range(math.prod(spec["degrees"])):
+        rank = os.fork()
+        if not rank:
+            main(number, url, folder, spec)
+            sys.exit()  # as any program: Zeus gives the clock back at exit
+        ranks.append(rank)
+    code = max(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks)
+    (folder / "code-").write_text(str(code))
+    (folder / "code-").rename(folder / "code")
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    start()
+    multiprocessing.set_start_method("fork")  # the client's own process must have the simulated GPU, too
+    for line in sys.stdin:
+        url, folder, spec = json.loads(line)
+        start(url, Path(folder), spec)
