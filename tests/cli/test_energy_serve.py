@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from halocline.cli import main
+from harness import COMMAND
 from harness.serving import Own
 
 
@@ -88,7 +89,7 @@ def test_jobs_may_ask_for_a_scheduler_by_its_other_name(tmp_path: Path) -> None:
     [
         ("--scheduler PointSolution3D", {}, "has 0 plans to play"),
         ("--scheduler TwoFrequencies", {}, "scheduler = 'TwoFrequencies' is unknown"),
-        ("--scheduler point-solution --plans {folder}/bad.py", {}, "bad.py: line 1 has \"__import__"),
+        ("--scheduler point-solution --plans {folder}/bad.py", {}, 'bad.py: line 1 has "__import__'),
         ("--scheduler point-solution --plans {folder}/none.py", {}, "none.py: no such file"),
         ("--scheduler point-solution --plans {folder}/several", {}, "2 of 2 plans do not say how long they take"),
         ("--scheduler point-solution --plans {folder}/empty", {}, "holds 0 frequency plans"),
@@ -98,25 +99,18 @@ def test_jobs_may_ask_for_a_scheduler_by_its_other_name(tmp_path: Path) -> None:
         ("", {"ZEUS_PFO_SCHEDULER_ARGS": '{"solution_path": "/none.py"}'}, "/none.py: no such file"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: str,
-    variables: dict[str, str],
-    message: str,
-) -> None:
+def test_a_mistake_is_told_in_one_line(tmp_path: Path, options: str, variables: dict[str, str], message: str) -> None:
     (tmp_path / "bad.py").write_text("__import__('os').system('touch evaluated')")
     (tmp_path / "empty").mkdir()
     (tmp_path / "several").mkdir()
     for number in range(2):
         plan_file(tmp_path / "several" / f"freqs_pipeline_{number:05d}.py", [[1410, 1200]])
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    words = options.format(folder=tmp_path).split()
-    assert main(["energy", "serve", "--port", "0", *words]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and message in err.splitlines()[-1]
-    assert all(line.startswith("halocline") for line in err.splitlines()) and len(err.splitlines()) <= 2
+    # A process of its own: one that finds no mistake serves for ever.
+    done = subprocess.run(
+        [*COMMAND, "energy", "serve", "--port", "0", *options.format(folder=tmp_path).split()],
+        env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    said = done.stderr.splitlines()
+    assert message in said[-1] and len(said) <= 2 and all(line.startswith("halocline") for line in said)
     assert not (tmp_path / "evaluated").exists()

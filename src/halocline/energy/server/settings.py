@@ -70,6 +70,12 @@ class ServerSettings:
             raise ValueError(
                 "scheduler = 'point-solution' has 0 plans to play: give --plans FILE or a directory of them"
             )
+        untimed = sum(not plan.timed for plan in self.plans)
+        if untimed and len(self.plans) > 1:
+            raise ValueError(
+                f"{untimed} of {len(self.plans)} plans do not say how long they take, so nothing says which to play: "
+                f"give one file"
+            )
         for name in ("rank_timeout", "rate", "rank_rate", "keep_days"):
             value = getattr(self, name)
             if not value > 0:
