@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from halocline.energy.profile.table import kind_of
+
 FORMAT = "halocline frequency plan 1"
 
 _LETTERS = {
@@ -206,8 +208,9 @@ def _pairs(number: int, row: Any) -> tuple[tuple[str, int], ...]:
     found = []
     for entry in row:
         name, frequency = entry if isinstance(entry, (list, tuple)) and len(entry) == 2 else ("", entry)
-        if name not in _LETTERS:
+        kind = kind_of(name) if isinstance(name, str) else None
+        if kind not in _LETTERS:
             kinds = ", ".join(filter(None, _LETTERS))
             raise ValueError(f"{where} has an instruction {repr(name)[:60]}: use one of {kinds}")
-        found.append((name, _mhz(where, frequency)))
+        found.append((kind, _mhz(where, frequency)))
     return tuple(found)
