@@ -248,6 +248,18 @@ def test_reports_without_a_step_twice_or_none_at_all(zeus: Zeus, near: Callable[
         assert answers(done, "report") == [[200, None]] * 5
 
 
+def test_a_rank_that_forgets_to_report_is_waited_for(zeus: Zeus, near: Callable[..., Near], tmp_path: Path) -> None:
+    server = near(patience=9, solve_wait=60.0, microbatches=MICROBATCHES, blocking_power=BLOCKING)
+    forgets = ["begin", "step", "fetch", "step", "report", "fetch", "step"]
+    for rank, done in enumerate(
+        zeus.train(server, tmp_path / "job", ["begin", "step", "report", "fetch", "step"], forgets).done()
+    ):
+        swept = [[[kind, clock] for kind in kinds(2)[rank]] for clock in CLOCKS]
+        assert answers(done, "fetch") == ([swept[0]] if rank else []) + [swept[1]]
+    (job,) = server.ask("GET", "/jobs")[1]
+    assert (job["round"], job["reports"]) == (1, 2)
+
+
 def test_a_rank_that_registers_again_is_the_same_rank(zeus: Zeus, near: Callable[..., Near], tmp_path: Path) -> None:
     server = near(scheduler="all-max", microbatches=MICROBATCHES)
     again = ["begin", "register", "step", "register otherwise", "report", "register", "fetch", "step"]
