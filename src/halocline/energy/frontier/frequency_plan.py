@@ -183,14 +183,12 @@ def _require_plain(text: str) -> None:
     at = depth = parts = 0
     while at < len(text):
         token = _TOKEN.match(text, at)
-        line = f"line {text.count(chr(10), 0, at) + 1} has" if token is None or depth > _DEEPEST else ""
         if token is None:
-            raise ValueError(
-                f"{line} {text[at : at + 20]!r} where a bracket, a name in quotes or a whole number belongs: {_WRITE}"
-            )
-        if depth > _DEEPEST:
-            raise ValueError(f"{line} brackets {depth} deep and a plan has {_DEEPEST}: {_WRITE}")
+            what = f"{text[at : at + 20]!r} where a bracket, a name in quotes or a whole number belongs"
+            raise ValueError(f"{_line(text, at)} has {what}: {_WRITE}")
         depth += (token["open"] is not None) - (token["close"] is not None)
+        if depth > _DEEPEST:
+            raise ValueError(f"{_line(text, at)} has brackets {depth} deep and a plan has {_DEEPEST}: {_WRITE}")
         parts += token["open"] is not None or token["word"] is not None
         at = token.end()
     if parts > 3 * _MOST_INSTRUCTIONS:
@@ -198,6 +196,10 @@ def _require_plain(text: str) -> None:
             f"{parts} names, numbers and brackets are more than {3 * _MOST_INSTRUCTIONS}, of {_MOST_INSTRUCTIONS} "
             f"instructions: give a row for each stage, not for each rank"
         )
+
+
+def _line(text: str, at: int) -> str:
+    return f"line {text.count(chr(10), 0, at) + 1}"
 
 
 def _pairs(number: int, row: Any) -> tuple[tuple[str, int], ...]:
