@@ -39,8 +39,8 @@ def own(tmp_path: Path) -> Iterator[Callable[..., Own]]:
     """Starts servers as processes, by the command line."""
     started: list[Own] = []
 
-    def start(*options: str, data: str = "own.sqlite") -> Own:
-        started.append(Own(tmp_path / data, *options))
+    def start(*options: str, data: str = "own.sqlite", **more: Any) -> Own:
+        started.append(Own(tmp_path / data, *options, **more))
         return started[-1]
 
     yield start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -73,9 +74,15 @@ class Near(Server):
 class Own(Server):
     """A process of its own, which can be killed."""
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(self, data: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         command = [*COMMAND, "energy", "serve", "--port", "0", "--data", str(data), *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("energy server on http://127.0.0.1:"), (line, self.process.communicate()[1])

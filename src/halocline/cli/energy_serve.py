@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+import sys
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +23,18 @@ TOKEN = "HALOCLINE_ENERGY_TOKEN"
 class Options:
     """Serves frequency plans to training jobs: over the wire of the Zeus pipeline-frequency client, with a page at /.
 
-    Everything acknowledged is kept in --data, and a server that is started again goes on with every job."""
+    Everything acknowledged is kept in --data, and a server that is started again goes on with every job. What is left
+    out here may stand in the environment as Zeus's and Perseus's servers have it (ZEUS_PFO_SCHEDULER and the like)."""
 
     host: str = "127.0.0.1"
     """The address to listen on. Beyond this machine only with a token."""
     port: int = 7787
     """0 takes a free one; the address is printed."""
-    scheduler: str = "instruction-profiler"
-    """instruction-profiler (sweep, solve, deploy while the job trains), all-max, or point-solution (plays --plans)."""
+    scheduler: str | None = None
+    """instruction-profiler (sweep, solve, deploy while the job trains; what is played if left out), all-max, or
+    point-solution (plays --plans). The names of Perseus and Zeus (InstructionProfiler, PointSolution3D) do too."""
     plans: str | None = None
-    """point-solution: a frequency plan of `halocline energy frontier`, or a directory of them."""
+    """point-solution: a frequency plan of `halocline energy frontier` or of lowtime (.py), or a directory of them."""
     plan: str | None = None
     """The plan.toml of jobs that do not send their own, as the Zeus client."""
     schedule: str = "1f1b"
@@ -40,8 +43,8 @@ class Options:
     """The microbatches of jobs that send no plan, without --plan (left out: as in --plans, else 8)."""
     blocking_power: float | None = None
     """Watts of a waiting rank, for jobs that do not say (left out: estimated from their reports)."""
-    lowest_frequency: int = 0
-    """MHz below which the sweep does not go."""
+    lowest_frequency: int | None = None
+    """MHz below which the sweep does not go (left out: all of them)."""
     stride: int = 1
     """The sweep takes every so-many-th frequency."""
     patience: int = 2
@@ -60,14 +63,21 @@ class Options:
     """Requests per second from one address."""
     rank_rate: float = 50.0
     """Requests per second from one rank of a job."""
-    keep_days: float = 30.0
-    """Jobs that nobody has touched for so long are forgotten."""
+    keep_days: float | None = None
+    """Jobs that nobody has touched for so long are forgotten (left out: 30)."""
 
 
 def run(options: Options) -> int:
     require_choice("schedule", options.schedule, SCHEDULES)
+    from halocline.energy.server.environment import options_of
     from halocline.energy.server.settings import require_safe
 
+    environment = options_of(os.environ)
+    if environment.line():
+        print(f"halocline energy serve: {environment.line()}", file=sys.stderr)
+    options = replace(
+        options, **{name: value for name, value in environment.options.items() if getattr(options, name) is None}
+    )
     token = _token(options)
     require_safe(options.host, token)
     if not 0 <= options.port < 65536:
@@ -80,7 +90,7 @@ def run(options: Options) -> int:
     from halocline.energy.server.app import serve
 
     def ready(address: str) -> None:
-        print(f"energy server on {address} ({options.scheduler}, kept in {options.data})", flush=True)
+        print(f"energy server on {address} ({settings.scheduler}, kept in {options.data})", flush=True)
 
     serve(settings, Path(options.data), options.host, options.port, ready)
     return 0
@@ -88,12 +98,15 @@ def run(options: Options) -> int:
 
 def settings_of(options: Options, token: str | None) -> ServerSettings:
     """The server's settings, with the plans they name."""
-    from halocline.energy.server.settings import ServerSettings
+    from halocline.energy.server.settings import ServerSettings, scheduler_named
 
     plans = _load_plans(options.plans) if options.plans is not None else ()
     alike = {field.name for field in fields(ServerSettings)} & {field.name for field in fields(options)}
+    said = {name: value for name in alike if (value := getattr(options, name)) is not None}
+    if options.scheduler is not None:
+        said["scheduler"] = scheduler_named(options.scheduler)
     given = {
-        **{name: getattr(options, name) for name in alike},
+        **said,
         "plans": plans,
         "plan": PlanSettings(file=options.plan).plan() if options.plan is not None else None,
         "microbatches": _microbatches(options, plans),
@@ -114,18 +127,19 @@ def _load_plans(path: str) -> tuple[FrequencyPlan, ...]:
     from halocline.energy.frontier.frequency_plan import FrequencyPlan
 
     place = Path(path)
-    names = sorted(place.glob("*.json")) if place.is_dir() else [place]
+    names = sorted([*place.glob("*.json"), *place.glob("*.py")]) if place.is_dir() else [place]
     if not names:
-        raise ValueError(f"{path} holds 0 frequency plans: give a directory of .json files, or one of them")
+        raise ValueError(f"{path} holds 0 frequency plans: give a directory of .json or .py files, or one of them")
     return tuple(FrequencyPlan.load(name) for name in names)
 
 
 def _microbatches(options: Options, plans: tuple[FrequencyPlan, ...]) -> int:
-    """A given plan tells how many microbatches its jobs have: as many as its first rank has forwards, and half of them
-    where that rank has two stages of a pipe."""
+    """A given plan tells how many microbatches its jobs have: as many as its first row has forwards (half of it, where
+    none are named), and half of them where that rank has two stages of a pipe."""
     if options.microbatches is not None:
         return options.microbatches
     if plans and plans[0].frequencies:
-        forwards = sum(kind == "forward" for kind, _ in plans[0].frequencies[0])
+        kinds = [kind for kind, _ in plans[0].frequencies[0]]
+        forwards = kinds.count("forward") or kinds.count("") // 2
         return max(1, forwards // 2 if options.schedule == "interleaved" else forwards)
     return 8

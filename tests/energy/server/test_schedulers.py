@@ -25,7 +25,7 @@ from halocline.energy.server.schedulers import (
     Roster,
     Turn,
 )
-from halocline.energy.server.settings import ServerSettings
+from halocline.energy.server.settings import SCHEDULERS, ServerSettings, scheduler_named
 from halocline.plan.plan import Plan
 from halocline.plan.stage import Stage
 from halocline.schedule.generate import generate
@@ -308,3 +308,64 @@ def test_plans_of_another_job_are_refused() -> None:
     for other in (Plan.uniform(4, microbatches=4), Plan.uniform(3, microbatches=5)):
         with pytest.raises(ValueError, match="made for this job"):
             PointSolution(roster, [given(other, 1.0, 1400)])
+
+
+def test_a_python_list_has_a_row_for_each_stage_rank_or_rank_of_the_job() -> None:
+    plan = PLANS["pp, dp, tp"]  # 2 stages of 2 ranks, 3 replicas
+    roster = roster_of(plan)
+    kinds = [[kind for kind, _ in row] for row in roster.rows]
+    for rows, mine in ((2, lambda rank: rank % 4 // 2), (4, lambda rank: rank % 4), (12, lambda rank: rank)):
+        local = [0, 2] if rows == 2 else [row % 4 for row in range(rows)]
+        text = str([[(kind, 1000 + row) for kind in kinds[local[row]]] for row in range(rows)])
+        for given in (text, str([[1000 + row] * len(kinds[local[row]]) for row in range(rows)])):
+            scheduler = PointSolution(roster, [FrequencyPlan.from_literal(given)])
+            turn = scheduler.turn()
+            for rank in range(plan.world_size):
+                assert scheduler.frequencies(turn, rank) == [(kind, 1000 + mine(rank)) for kind in kinds[rank % 4]]
+            # Nobody said how long it takes: with a straggler it is what there is, and every turn is read back.
+            scheduler.notify(Notice(1.5))
+            again = TURN.validate_json(TURN.dump_json(scheduler.turn()))
+            assert scheduler.frequencies(again, 3) == scheduler.frequencies(turn, 3)
+            assert scheduler.solution.points == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[1]] * 3", "line 1"),
+        (str([[1] * 8] * 5), "the plan has 5 rows and the job 3 places, 3 ranks in a replica and 3 in all"),
+        (str([[1] * 8, [1] * 8, [1] * 7]), "row 2 of the plan has 7 instructions that are not the 8"),
+        (str([[("backward", 1)] * 8, [1] * 8, [1] * 8]), "row 0 of the plan has 8 instructions that are not the 8"),
+    ],
+)
+def test_a_python_list_of_another_job_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PointSolution(roster_of(PLANS["pp"]), [FrequencyPlan.from_literal(text)])
+
+
+def test_of_several_plans_all_must_say_how_long_they_take() -> None:
+    timed, untimed = given(PLANS["pp"], 1.0, 1400), FrequencyPlan.from_literal("[[1410]]")
+    ServerSettings(scheduler="point-solution", plans=(untimed,))
+    with pytest.raises(ValueError, match="1 of 2 plans do not say how long they take"):
+        ServerSettings(scheduler="point-solution", plans=(timed, untimed))
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        *[(f"{name}{suffix}", "all-max") for name in ("AllMax", "AllMaxFrequency") for suffix in ("", "3D")],
+        *[(f"InstructionProfiler{suffix}", "instruction-profiler") for suffix in ("", "3D")],
+        *[(f"PointSolution{suffix}", "point-solution") for suffix in ("", "3D")],
+        *[(name, name) for name in SCHEDULERS],
+    ],
+)
+def test_schedulers_are_known_by_the_names_of_perseus_and_zeus(name: str, ours: str) -> None:
+    assert scheduler_named(name) == ours
+
+
+def test_a_scheduler_that_is_not_here_is_refused() -> None:
+    for name in ("AllMaxPowerLimit3D", "ZeusGlobalPowerLimit", "pointsolution", "", "3D"):
+        with pytest.raises(
+            ValueError, match=rf"scheduler = '{name}' is unknown: .*one of instruction-profiler, all-max"
+        ):
+            scheduler_named(name)

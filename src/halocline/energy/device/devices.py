@@ -117,7 +117,8 @@ def open_zeus(kind: str = "", index: int = 0) -> ZeusMeter:
     try:
         import zeus.device as library
     except ModuleNotFoundError as error:
-        raise NoMeter(f"the zeus meter needs {error.name or 'zeus'}: install halocline[energy]") from error
+        needed = (error.name or "zeus").partition(".")[0]
+        raise NoMeter(f"the zeus meter needs {needed}: install halocline[energy]") from error
     reasons = []
     for wanted in [kind] if kind else KINDS:
         try:

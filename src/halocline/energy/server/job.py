@@ -201,8 +201,8 @@ class Job:
             "frequencies": self.scheduler.frequencies(turn, rank),
             "round": round,
             "phase": turn.phase,
-            "time": plan.time if plan else None,
-            "energy": plan.energy if plan else None,
+            "time": plan.time if plan and plan.timed else None,
+            "energy": plan.energy if plan and plan.timed else None,
         }
 
     async def _next_round(self, rank: int) -> None:
@@ -341,7 +341,7 @@ class Job:
             "factor": message.factor,
             "rank": message.rank,
             "dp_rank": notice.replica if notice else None,
-            "time": solution.time_min * message.factor if solution else None,
+            "time": solution.time_min * message.factor or None if solution else None,
             "applies": "next schedule" if solution else "as soon as the frontier is known",
         }
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from halocline.energy.client import job_degrees
 from halocline.energy.server.job import Job
-from halocline.energy.server.settings import SCHEDULERS, ServerSettings
+from halocline.energy.server.settings import ServerSettings, scheduler_named
 from halocline.energy.server.store import Store
 from halocline.energy.server.wire import LONGEST_PLAN, JobInfo, Refusal, SweepMessage
 from halocline.plan.plan import Plan
@@ -57,14 +57,13 @@ class Jobs:
         return job
 
     async def register(self, info: JobInfo) -> str:
-        if info.scheduler is not None and info.scheduler not in SCHEDULERS:
-            raise Refusal(422, f"scheduler {info.scheduler!r} is not known: use {', '.join(SCHEDULERS)}")
-        if info.scheduler == "point-solution" and not self._settings.plans:
-            raise Refusal(422, "scheduler point-solution has no plans here: start the server with --plans")
         try:
+            scheduler = scheduler_named(info.scheduler) if info.scheduler is not None else self._settings.scheduler
             plan = self._plan(info)
         except ValueError as error:
             raise Refusal(422, " ".join(str(error).split())) from error
+        if scheduler == "point-solution" and not self._settings.plans:
+            raise Refusal(422, "scheduler point-solution has no plans here: start the server with --plans")
         text = plan.to_toml()
         if len(text) > LONGEST_PLAN:
             raise Refusal(
@@ -75,7 +74,7 @@ class Jobs:
         info = info.model_copy(
             update={
                 "plan": text,
-                "scheduler": info.scheduler or settings.scheduler,
+                "scheduler": scheduler,
                 "blocking_power": settings.blocking_power if info.blocking_power is None else info.blocking_power,
                 "sweep": info.sweep
                 or SweepMessage(

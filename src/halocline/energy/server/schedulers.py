@@ -9,7 +9,7 @@ themselves follow from it; after a restart the same turn gives the same frequenc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pydantic import TypeAdapter
@@ -77,7 +77,7 @@ class GivenPlans:
 
     @property
     def points(self) -> list[Point]:
-        return [Point(plan.time, plan.energy) for plan in self.plans]
+        return [Point(plan.time, plan.energy) for plan in self.plans if plan.timed]
 
     def plan_at(self, time: float) -> FrequencyPlan:
         """The slowest plan of at most `time` seconds, which is no less than `time_min`."""
@@ -124,10 +124,11 @@ class Scheduler:
 
     def frequencies(self, turn: Turn, rank: int) -> Frequencies:
         """What a rank plays in a turn: its part of a plan, or its highest frequency."""
-        plan, local = self.played(turn, rank), self._roster.local_rank(rank)
+        plan = self.played(turn, rank)
         if plan is not None:
-            return self._roster.row_of(plan, local)
-        return [(kind, self._roster.available[rank][0]) for kind, _ in self._roster.rows[local]]
+            return self._roster.row_of(plan, rank)
+        row = self._roster.rows[self._roster.local_rank(rank)]
+        return [(kind, self._roster.available[rank][0]) for kind, _ in row]
 
     def played(self, turn: Turn, rank: int) -> FrequencyPlan | None:
         """The plan that a rank plays in a turn, where it plays one."""
@@ -173,9 +174,7 @@ class PointSolution(Scheduler):
 
     def __init__(self, roster: Roster, plans: Sequence[FrequencyPlan]) -> None:
         super().__init__(roster)
-        for plan in plans:
-            _require_fit(plan, roster)
-        self.solution = GivenPlans(plans)
+        self.solution = GivenPlans([_fitted(plan, roster) for plan in plans])
         self._plan_at = self.solution.plan_at
 
     def turn(self) -> Turn:
@@ -234,14 +233,27 @@ class Roster:
     def stages_of(self, rank: int) -> tuple[int, ...]:
         return self._local_stages[self.local_rank(rank)]
 
-    def row_of(self, plan: FrequencyPlan, local: int) -> Frequencies:
-        """A local rank's part. A plan with a row per place is played alike by all ranks of a place."""
-        rows = plan.frequencies
-        return computed(rows[self.places[local] if len(rows) == self.plan.places else local])
+    def row_of(self, plan: FrequencyPlan, rank: int) -> Frequencies:
+        """A global rank's part. A plan with a row per place is played alike by all ranks of a place, one with a row per
+        rank of a replica by all replicas."""
+        rows, local = plan.frequencies, self.local_rank(rank)
+        if len(rows) == self.plan.places:
+            return computed(rows[self.places[local]])
+        return computed(rows[local if len(rows) == self.plan.ranks_per_replica else rank])
 
     def rows_of(self, plan: FrequencyPlan) -> list[Frequencies]:
-        """The whole plan, for each local rank."""
-        return [self.row_of(plan, local) for local in range(len(self.rows))]
+        """The whole plan, for each local rank of the first replica."""
+        ranks = {self.local_rank(rank): rank for rank, seat in self.seats.items() if seat.replica == 0}
+        return [self.row_of(plan, ranks[local]) for local in range(len(self.rows))]
+
+    def owners(self, rows: int) -> list[int]:
+        """For each of so many rows of a plan, a local rank that plays it; none where the plan is not for this job."""
+        plan = self.plan
+        if rows == plan.places:
+            return [self.places.index(place) for place in range(rows)]
+        if rows == plan.ranks_per_replica:
+            return list(range(rows))
+        return [self.local_rank(rank) for rank in range(rows)] if rows == plan.world_size else []
 
     @cached_property
     def places(self) -> tuple[int, ...]:
@@ -251,23 +263,28 @@ class Roster:
 
 
 def computed(row: Iterable[tuple[str, int]]) -> Frequencies:
-    """What of a plan's row goes over the wire: computations, which are what a client announces."""
-    return [(kind, frequency) for kind, frequency in row if kind in COMPUTE]
+    """What of a row goes over the wire: computations, named or not, which are what a client announces."""
+    return [(kind, frequency) for kind, frequency in row if kind in COMPUTE or not kind]
 
 
-def _require_fit(plan: FrequencyPlan, roster: Roster) -> None:
-    rows, places, ranks = plan.frequencies, roster.plan.places, roster.plan.ranks_per_replica
-    if len(rows) not in (places, ranks):
+def _fitted(plan: FrequencyPlan, roster: Roster) -> FrequencyPlan:
+    """A given plan whose rows are those of the job, with the names of its instructions where it has none."""
+    rows, job = plan.frequencies, roster.plan
+    which = f"the plan of {plan.time:g} s" if plan.timed else "the plan"
+    owners = roster.owners(len(rows))
+    if not owners:
         raise ValueError(
-            f"the plan of {plan.time:g} s has {len(rows)} rows and the job {places} places and {ranks} ranks in a "
-            f"replica: give plans made for this job"
+            f"{which} has {len(rows)} rows and the job {job.places} places, {job.ranks_per_replica} ranks in a replica "
+            f"and {job.world_size} in all: give plans made for this job"
         )
-    for local, row in enumerate(rows):
-        mine = [kind for kind, _ in computed(row)]
-        seat = roster.places.index(local) if len(rows) == places else local
-        if mine != [kind for kind, _ in roster.rows[seat]]:
+    fitted = []
+    for number, (row, local) in enumerate(zip(rows, owners)):
+        kinds = [kind for kind, _ in roster.rows[local]]
+        mine = computed(row)
+        if len(mine) != len(kinds) or any(kind not in ("", own) for (kind, _), own in zip(mine, kinds)):
             raise ValueError(
-                f"row {local} of the plan of {plan.time:g} s has {len(mine)} instructions that are not the "
-                f"{len(roster.rows[seat])} of the job's schedule {roster.plan.schedule} with "
-                f"{roster.plan.microbatches} microbatches: give plans made for this job"
+                f"row {number} of {which} has {len(mine)} instructions that are not the {len(kinds)} of the job's "
+                f"schedule {job.schedule} with {job.microbatches} microbatches: give plans made for this job"
             )
+        fitted.append(tuple((own, frequency) for own, (_, frequency) in zip(kinds, mine)))
+    return replace(plan, frequencies=tuple(fitted))

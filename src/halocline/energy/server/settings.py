@@ -10,6 +10,20 @@ from halocline.plan.plan import Plan
 from halocline.plan.require import require_choice, require_degree
 
 SCHEDULERS = ("instruction-profiler", "all-max", "point-solution")
+_CLASSES = {
+    "AllMax": "all-max",
+    "AllMaxFrequency": "all-max",
+    "InstructionProfiler": "instruction-profiler",
+    "PointSolution": "point-solution",
+}
+"""Perseus's and Zeus's classes. With 3D behind the name they know of data and tensor parallelism, as ours always do."""
+
+
+def scheduler_named(name: str) -> str:
+    """The scheduler that is called so, here or in Perseus and Zeus."""
+    found = _CLASSES.get(name.removesuffix("3D"), name)
+    require_choice("scheduler", found, SCHEDULERS)
+    return found
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,12 @@ class ServerSettings:
         if self.scheduler == "point-solution" and not self.plans:
             raise ValueError(
                 "scheduler = 'point-solution' has 0 plans to play: give --plans FILE or a directory of them"
+            )
+        untimed = sum(not plan.timed for plan in self.plans)
+        if untimed and len(self.plans) > 1:
+            raise ValueError(
+                f"{untimed} of {len(self.plans)} plans do not say how long they take, so nothing says which to play: "
+                f"give one file"
             )
         for name in ("rank_timeout", "rate", "rank_rate", "keep_days"):
             value = getattr(self, name)

@@ -75,6 +75,8 @@ def _solution_facts(facts: dict[str, Any], job: Job, time: float | None) -> None
     if isinstance(scheduler, InstructionProfiler):
         facts["blocking_power"] = scheduler.blocking_power
     points = sorted((point.time, point.energy) for point in scheduler.solution.points)
+    if not points:
+        return  # a given plan that does not say how long it takes
     facts["points"] = _thinned(points)
     facts["time_min"], facts["time_star"] = points[0][0], points[-1][0]
     highest = scheduler.solution.all_max
