@@ -101,7 +101,7 @@ def join(
     )
     if watch:
         keeper = None if place.store_by_launcher else 0
-        world.watch = Watch(place.rank, place.size, store, book, deadline, keeper)
+        world.watch = Watch(place.rank, place.size, store, book, deadline, keeper, on_node == place.size)
         atexit.register(_at_exit, world)
     return world
 

@@ -1,7 +1,7 @@
 """Meeting: how the processes come to share one store, which rank 0 keeps.
 
 Where its address and port are known beforehand they are used. Else rank 0 takes a free port and tells: through MPICH's
-launcher, or in a file of a directory that all share, named after the job. A file may be left from an earlier job, so the
+launcher, or in a file of a directory that all share, named after the job. The file may be an earlier job's, so the
 others believe it only if the store they find answers with the file's own random word.
 """
 
@@ -64,7 +64,7 @@ class _Told:
 def meet(place: LauncherRank, deadline: float) -> Meeting:
     """The store that all processes share, within `deadline` seconds."""
     if place.address and place.port:
-        return Meeting(_known(place, deadline), place.address)
+        return Meeting(_known(place, deadline), _resolved(place.address))
     return _keep(place, deadline) if place.rank == 0 else _find(place, deadline)
 
 
@@ -158,6 +158,14 @@ def _reached(place: LauncherRank, told: _Told | None, deadline: float) -> Meetin
     return None
 
 
+def _resolved(name: str) -> str:
+    """Rank 0's own name may lead to its loopback, on itself alone: what others are told by it is not a name."""
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return name
+
+
 def _by_launcher(place: LauncherRank, words: str | None, deadline: float) -> str:
     assert place.pmi is not None
     try:
@@ -166,8 +174,9 @@ def _by_launcher(place: LauncherRank, words: str | None, deadline: float) -> str
         late = isinstance(error, TimeoutError)
         story = f"not all {place.size} processes came in {deadline:g} s" if late else str(error)
         raise PeerLost(
-            f"rank {place.rank} of {place.size} cannot be told where rank 0 is by {place.launcher}'s launcher (PMI_FD="
-            f"{place.pmi}): {story}; set MASTER_ADDR, or {RENDEZVOUS} to a directory of this job that all machines share"
+            f"rank {place.rank} of {place.size} cannot be told where rank 0 is by {place.launcher}'s launcher: "
+            f"{story} (PMI_FD={place.pmi}); set MASTER_ADDR, or {RENDEZVOUS} to a directory of this job that all machines "
+            f"share"
         ) from error
 
 
@@ -191,9 +200,7 @@ def _parsed(words: str) -> _Told | None:
 
 
 def _taken(place: LauncherRank) -> ValueError:
-    return ValueError(
-        f"port {place.port} of rank 0's machine is taken by another program: set MASTER_PORT to a free one"
-    )
+    return ValueError(f"port {place.port} of rank 0's machine is taken: set MASTER_PORT to a free one for all ranks")
 
 
 def _line(error: BaseException) -> str:

@@ -77,11 +77,12 @@ def interface_towards(address: str, port: int) -> str | None:
 
 
 def machine() -> str:
-    """What the processes of one machine, or of one container with its own network, have alike, and no others. Names of
-    hosts do not do: containers on several machines may bear one name."""
+    """What processes have alike that share a machine's network and see each other run, and no others: containers on
+    several machines may bear one name, and those on one machine are machines of their own."""
     words = [socket.gethostname()]
     with suppress(OSError):
-        words += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/net")]
+        words.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        words += [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
     return " ".join(words)
 
 
