@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -131,7 +132,7 @@ def test_two_machines_train_under_mpirun(
     machines: list[Host], one_machines_losses: list[float], tmp_path: Path
 ) -> None:
     agent = tmp_path / "agent.sh"
-    second = " ".join(machines[1].command())
+    second = shlex.join(machines[1].command())
     agent.write_text(
         f'#!/bin/sh\nwhile [ "$1" != {machines[1].name} ]; do shift; done\nshift\nexec {second} sh -c "$*"\n'
     )

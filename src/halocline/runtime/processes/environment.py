@@ -19,6 +19,10 @@ RUN_DIRECTORY = "HALOCLINE_RUN_DIRECTORY"
 """Where the local launcher wants the logbooks."""
 RENDEZVOUS = "HALOCLINE_RENDEZVOUS"
 """A directory that all nodes share, in which rank 0 says where it is."""
+WAYS_OUT = (
+    f"set MASTER_ADDR to rank 0's machine for all ranks, or {RENDEZVOUS} to a directory of this job that all share"
+)
+"""Where ranks cannot find each other by themselves."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +178,7 @@ def _meeting_point(
     if told:
         return "", port
     here = f"{local_size} of them on this machine" if local_size is not None else "some perhaps on other machines"
-    raise ValueError(
-        f"{names.launcher} started {size} processes, {here}, and does not say where rank 0 is: set MASTER_ADDR to its "
-        f"machine for all of them, or {RENDEZVOUS} to a directory of this job that all machines share"
-    )
+    raise ValueError(f"{names.launcher} started {size} processes, {here}, and does not say where rank 0 is: {WAYS_OUT}")
 
 
 def first_node(nodes: str) -> str:

@@ -10,20 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import queue
 import socket
 import sys
+import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from halocline.runtime.processes import pmi
-from halocline.runtime.processes.environment import RENDEZVOUS, LauncherRank
+from halocline.runtime.processes.environment import WAYS_OUT, LauncherRank
 from halocline.runtime.processes.lost import PeerLost
 from halocline.runtime.processes.nodes import own_addresses
 
@@ -33,6 +37,8 @@ _PROBE = 3.0
 """Seconds that one address of rank 0 has to answer."""
 _SILENT = 10.0
 """Seconds after which a rank says what it waits for."""
+
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -73,7 +79,8 @@ def _known(place: LauncherRank, deadline: float) -> Any:
     where = f"{place.address}:{place.port}"
     url = f"tcp://{where}?rank={place.rank}&world_size={place.size}"
     try:
-        store, _, _ = next(dist.rendezvous(url, timeout=timedelta(seconds=deadline)))
+        rendezvous = dist.rendezvous(url, timeout=timedelta(seconds=deadline))
+        store, _, _ = _within(deadline + _PROBE, partial(next, rendezvous))
         if place.job and not place.store_by_launcher:
             if place.rank == 0:
                 store.set(_JOB, place.job)
@@ -114,10 +121,7 @@ def _keep(place: LauncherRank, deadline: float) -> Meeting:
         new.write_text(words)
         os.replace(new, file)
     except OSError as error:
-        raise ValueError(
-            f"rank 0 cannot write where it is to {file} ({error.strerror}): set MASTER_ADDR to its machine for all "
-            f"ranks, or {RENDEZVOUS} to a directory that all machines share"
-        ) from error
+        raise ValueError(f"rank 0 cannot write where it is to {file} ({error.strerror}): {WAYS_OUT}") from error
     return Meeting(store, addresses[0], file)
 
 
@@ -135,27 +139,51 @@ def _find(place: LauncherRank, deadline: float) -> Meeting:
         else:
             where = f"the store of rank 0 at {told.addresses}, port {told.port}" if told else "a word from rank 0"
         waited = time.monotonic() - began
-        ways = f"set MASTER_ADDR to its machine for all ranks, or {RENDEZVOUS} to a directory that all machines share"
         if waited > deadline:
-            raise PeerLost(f"rank {place.rank} of {place.size} waited {deadline:g} s for {where}: {ways}")
+            raise PeerLost(f"rank {place.rank} of {place.size} waited {deadline:g} s for {where}: {WAYS_OUT}")
         if waited > _SILENT and not said:
             said = True
-            print(f"rank {place.rank} of {place.size} waits for {where}; {ways}", file=sys.stderr, flush=True)
+            print(f"rank {place.rank} of {place.size} waits for {where}; {WAYS_OUT}", file=sys.stderr, flush=True)
         time.sleep(0.1)
         told = _read(_file(place)) if read else told
 
 
 def _reached(place: LauncherRank, told: _Told | None, deadline: float) -> Meeting | None:
     """The store, by the first address at which it answers with the right word."""
+
+    def asked(address: str, port: int) -> tuple[Any, str]:
+        store = dist.TCPStore(address, port, place.size, False, timedelta(seconds=_PROBE))
+        return store, store.get(_WORD).decode() if store.check([_WORD]) else ""
+
     for address in told.addresses if told is not None else ():
         assert told is not None
         with suppress(RuntimeError, OSError):
             socket.create_connection((address, told.port), _PROBE).close()
-            store = dist.TCPStore(address, told.port, place.size, False, timedelta(seconds=_PROBE))
-            if store.check([_WORD]) and store.get(_WORD).decode() == told.word:
+            store, word = _within(_PROBE, partial(asked, address, told.port))
+            if word == told.word:
                 store.set_timeout(timedelta(seconds=deadline))
                 return Meeting(store, address)
     return None
+
+
+def _within(seconds: float, act: Callable[[], _T]) -> _T:
+    """What `act` returns. Torch waits forever for a program that takes the connection and is no store."""
+    ends: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            ends.put((act(), None))
+        except BaseException as error:
+            ends.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        result, error = ends.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError("what answers there is no store") from None
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
 
 
 def _resolved(name: str) -> str:
@@ -175,8 +203,7 @@ def _by_launcher(place: LauncherRank, words: str | None, deadline: float) -> str
         story = f"not all {place.size} processes came in {deadline:g} s" if late else str(error)
         raise PeerLost(
             f"rank {place.rank} of {place.size} cannot be told where rank 0 is by {place.launcher}'s launcher: "
-            f"{story} (PMI_FD={place.pmi}); set MASTER_ADDR, or {RENDEZVOUS} to a directory of this job that all machines "
-            f"share"
+            f"{story} (PMI_FD={place.pmi}); {WAYS_OUT}"
         ) from error
 
 
