@@ -183,7 +183,7 @@ def _meeting_point(
 
 def first_node(nodes: str) -> str:
     """The first machine of a Slurm list such as gpu[03-05,9],big1 or rack[1-2]n[01-16]-ib."""
-    first = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
+    first = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+(?=,|$)", nodes)
     name = re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first is not None else ""
     if not re.fullmatch(r"[\w.-]+", name):
         raise ValueError(f"the list of machines {nodes!r} cannot be read: set MASTER_ADDR to the machine of rank 0")
@@ -216,5 +216,5 @@ def _port(env: Mapping[str, str], job: str) -> int:
     if not job:
         return 29500
     slurm = re.fullmatch(r"(\d+)\.(\d*)", job)
-    number = int(slurm[1]) + 4999 * int(slurm[2] or 0) if slurm else zlib.crc32(job.encode())
+    number = int(slurm[1]) + 3331 * int(slurm[2] or 0) if slurm else zlib.crc32(job.encode())
     return 20000 + number % 10000
