@@ -122,7 +122,7 @@ def _neighbours(place: LauncherRank, device: torch.device, meeting: Meeting) -> 
     """The most processes that share one GPU, the processes on this machine, and rank 0's address between machines."""
     store, host = meeting.store, machine()
     gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else f"cpu {place.rank}"
-    store.set(f"halocline/place/{place.rank}", json.dumps([host, gpu, meeting.address]))
+    store.set(f"halocline/place/{place.rank}", json.dumps([host, gpu, meeting.address, device.type]))
     keys = [f"halocline/place/{rank}" for rank in range(place.size)]
     try:
         store.wait(keys)
@@ -133,10 +133,16 @@ def _neighbours(place: LauncherRank, device: torch.device, meeting: Meeting) -> 
             f"{command(place.launcher, place.size)}"
         ) from error
     places = [tuple(json.loads(store.get(key))) for key in keys]
-    hosts = [h for h, _, _ in places]
+    kinds = [kind for *_, kind in places]
+    if (other := next((r for r, kind in enumerate(kinds) if kind != device.type), None)) is not None:
+        raise ValueError(
+            f"rank {place.rank} computes on {device.type} and rank {other} on {kinds[other]}: give all one kind of "
+            f"device"
+        )
+    hosts = [h for h, *_ in places]
     # Those beside rank 0 reach it in many ways; the one that others take leads to the others.
-    across = [address for h, _, address in places if h != hosts[0]] if host == hosts[0] else [meeting.address]
-    gpus = [(h, g) for h, g, _ in places]
+    across = [address for h, _, address, _ in places if h != hosts[0]] if host == hosts[0] else [meeting.address]
+    gpus = [(h, g) for h, g, *_ in places]
     return max(map(gpus.count, gpus)), hosts.count(host), next(iter(across), meeting.address)
 
 
