@@ -25,9 +25,10 @@ from harness.hosts import Host, hosts
 from harness.simulated_hydra import simulated_hydra
 
 MEETS = (
-    "from halocline.runtime import join; w = join('cpu', deadline=300.0); "
-    "print('joined', w.rank, w.size, w.launcher, flush=True); w.close()"
+    "import os, pathlib; from halocline.runtime import join; w = join('cpu', deadline=300.0); "
+    "pathlib.Path(f'{w.launcher} {w.rank} {w.size} {os.getpid()}').touch(); w.close()"
 )
+"""Leaves an empty file that says who has met: what processes print at once may run into one another."""
 TRAIN = (
     "train small-cnn --stages 4 --batch-size 4 --microbatches 2 --dtype float64 --steps 2 --device cpu --save-every 0"
 )
@@ -99,6 +100,11 @@ def ended(commands: Sequence[tuple[list[str], Mapping[str, str]]], directory: Pa
     return said
 
 
+def met(directory: Path) -> list[str]:
+    """Launcher, rank and size of every process that has met the others of its job."""
+    return sorted(path.name.rpartition(" ")[0] for path in directory.glob("* * * *"))
+
+
 def losses(run: Path) -> list[float]:
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [entry["loss"] for entry in entries]
@@ -155,15 +161,15 @@ def test_mpichs_launcher_tells_without_a_shared_directory(here: int, machines: l
             told = {**{name: str(value) for name, value in said.items()}, "PMI_FD": str(descriptor)}
             host = machines[rank // here]
             commands.append((host.command(sys.executable, "-c", MEETS), told))
-        joined = ended(commands, tmp_path, launcher.descriptors)
-    assert "joined 0 2 MPICH" in joined and "joined 1 2 MPICH" in joined
+        ended(commands, tmp_path, launcher.descriptors)
+    assert met(tmp_path) == ["MPICH 0 2", "MPICH 1 2"]
 
 
 @needs_hydra
 def test_mpichs_own_launcher_tells(tmp_path: Path) -> None:
     script = f'for time in 1 2; do {sys.executable} -c "{MEETS}"; done'  # the same ranks meet twice
-    said = ended([([str(HYDRA), "-n", "2", "sh", "-ec", script], {})], tmp_path)
-    assert said.count("joined 0 2 MPICH") == said.count("joined 1 2 MPICH") == 2
+    ended([([str(HYDRA), "-n", "2", "sh", "-ec", script], {})], tmp_path)
+    assert met(tmp_path) == ["MPICH 0 2", "MPICH 0 2", "MPICH 1 2", "MPICH 1 2"]
 
 
 # ------------------------------------------------------------------------------------------------------ one machine
@@ -172,16 +178,16 @@ def test_mpichs_own_launcher_tells(tmp_path: Path) -> None:
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_two_jobs_on_one_machine_do_not_meet(launcher: str, tmp_path: Path) -> None:
     words = [sys.executable, "-c", MEETS]
-    jobs = [(LAUNCHERS[launcher](rank, 2, 2, job), job) for job in ("4711", "4712") for rank in (0, 1)]
-    said = ended([(words, told) for told, _ in jobs], tmp_path)
-    assert said.count(f"joined 0 2 {launcher}") == said.count(f"joined 1 2 {launcher}") == 2
+    jobs = [LAUNCHERS[launcher](rank, 2, 2, job) for job in ("4711", "4712") for rank in (0, 1)]
+    ended([(words, told) for told in jobs], tmp_path)
+    assert met(tmp_path) == [f"{launcher} {rank} 2" for rank in (0, 0, 1, 1)]
 
 
 @needs_mpirun
 def test_two_mpiruns_on_one_machine_do_not_meet(tmp_path: Path) -> None:
     mpirun = [str(MPIRUN), *AS_ROOT, "--oversubscribe", "--bind-to", "none", "-np", "2"]
-    said = ended([([*mpirun, sys.executable, "-c", MEETS], {})] * 2, tmp_path)
-    assert said.count("joined 0 2 Open MPI") == said.count("joined 1 2 Open MPI") == 2
+    ended([([*mpirun, sys.executable, "-c", MEETS], {})] * 2, tmp_path)
+    assert met(tmp_path) == [f"Open MPI {rank} 2" for rank in (0, 0, 1, 1)]
 
 
 def places(directory: Path, size: int = 2, **told: object) -> list[LauncherRank]:
