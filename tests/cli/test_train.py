@@ -121,6 +121,17 @@ def test_under_torchrun(tmp_path: Path) -> None:
     assert done.stdout.count("done: 2 steps") == done.stdout.count("files in run: ") == 1
 
 
+def test_a_multiple_of_the_plans_processes_is_answered_with_replicas(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    flags = "small-cnn --split-size 2 --batch-size 4 --steps 1 --device cpu"
+    done = finished([*torchrun, "-m", "halocline", "train", *flags.split()], tmp_path)
+    assert done.returncode != 0
+    said = (
+        "the plan needs 2 processes and 4 are running: start it with torchrun --nproc-per-node 2, or use --replicas 2"
+    )
+    assert f"halocline: error: {said}" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

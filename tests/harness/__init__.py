@@ -3,6 +3,8 @@
 Processes and ranks
     processes           programs and commands in processes that need not load torch again
     ranks               a function on n ranks, threads or processes that are kept; tiles compared with one device
+    hosts               network namespaces as machines
+    simulated_hydra     MPICH's launcher, simulated
     checks              what runs in those processes, room by room
     playing             the instructions of a schedule on simulated devices, without tensors
 

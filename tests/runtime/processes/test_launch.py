@@ -7,12 +7,17 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from halocline.runtime import run_local
-from halocline.runtime.processes.environment import command, detect, first_node
+from halocline.runtime.processes.environment import LauncherRank, command, detect, first_node
+from halocline.runtime.processes.launch import _neighbours
+from halocline.runtime.processes.meeting import Meeting
 from harness.checks import FOLDER
 from harness.checks import faults as check_faults
 
@@ -93,7 +98,7 @@ def test_torchrun_inside_a_slurm_job_is_no_contradiction() -> None:
         ({"RANK": "one", "WORLD_SIZE": "4", **ONE_NODE}, "RANK='one' is not a number"),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"},
-            "Open MPI started 8 processes, 4 of them on this machine, and MASTER_ADDR is not set",
+            "Open MPI started 8 processes, 4 of them on this machine, and does not say where rank 0 is",
         ),
     ],
 )
@@ -135,6 +140,19 @@ def test_mpirun_starts_a_plan() -> None:
     command_line = [*mpirun, sys.executable, str(FOLDER / "faults.py"), "none"]
     out = subprocess.run(command_line, env=_clean_environment(), capture_output=True, text=True, timeout=600)
     _assert_trained(out, "Open MPI")
+
+
+def test_ranks_on_two_kinds_of_devices_are_refused() -> None:
+    """A node whose GPU is not seen would choose another transport than the others, and wait for them."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = [LauncherRank("torchrun", rank, 2, rank, 2, "127.0.0.1", store.port) for rank in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        said = [
+            threads.submit(_neighbours, rank, torch.device(kind), Meeting(store.clone(), "127.0.0.1")).exception
+            for rank, kind in zip(ranks, ("cpu", "meta"), strict=True)
+        ]
+        assert str(said[0](60)).startswith("rank 0 computes on cpu and rank 1 on meta: give all one kind")
+        assert str(said[1](60)).startswith("rank 1 computes on meta and rank 0 on cpu")
 
 
 def test_run_local_returns_what_each_rank_returned() -> None:

@@ -1,13 +1,12 @@
-"""Two nodes: run.sh on each of two network namespaces that a pair of virtual interfaces joins, as on two machines. The
-host's own name leads to neither, so that only the interface towards node 0 will do."""
+"""Two nodes: run.sh on each of two hosts. Their own names lead nowhere: only the interface towards node 0 will do."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,55 +17,31 @@ import pytest
 from halocline.runtime.processes.nodes import Nodes, interface_towards
 from halocline.train.settings import Settings
 from halocline.train.trainer import Trainer
+from harness.hosts import Host, hosts
 
 ROOT = Path(__file__).parents[3]
-ADDRESSES = ("10.213.7.1", "10.213.7.2")
 MODEL = {"model": "gpt3-xl", "layers": 2, "hidden": 16, "heads": 2, "vocab": 32, "seq": 8, "dtype": "float64"}
 TRAINING = {"optimizer": "adamw", "lr": 1e-3, "clip": 1.0, "weight_decay": 0.01}
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
-def namespaces() -> Iterator[list[str]]:
-    """The names of two network namespaces that can reach each other, and nothing else."""
-    if shutil.which("ip") is None:
-        pytest.skip("two nodes need the command ip: install iproute2")
-    names = [f"halocline-{os.getpid()}-{number}" for number in range(2)]
-    try:
-        for name in names:
-            ip("netns", "add", name)
-    except subprocess.CalledProcessError as error:
-        ip_says = error.stderr.strip()
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-        pytest.skip(f"two nodes need the right to make network namespaces: {ip_says}")
-    try:
-        ip("link", "add", "node0", "netns", names[0], "type", "veth", "peer", "name", "node1", "netns", names[1])
-        for number, name in enumerate(names):
-            ip("-n", name, "addr", "add", f"{ADDRESSES[number]}/24", "dev", f"node{number}")
-            for interface in ("lo", f"node{number}"):
-                ip("-n", name, "link", "set", interface, "up")
-        yield names
-    finally:
-        for name in names:
-            ip("netns", "del", name)
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Host]]:
+    with hosts(tmp_path_factory.mktemp("hosts")) as two:
+        yield two
 
 
-def start(namespaces: list[str], node: int, words: list[str], log: Path) -> subprocess.Popen[bytes]:
+def start(machines: list[Host], node: int, words: list[str], log: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NNODES": "2", "NODE_RANK": str(node)}
-    environment |= {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "29511"}
-    command = ["ip", "netns", "exec", namespaces[node], "bash", str(ROOT / "run.sh"), *words]
+    environment |= {"MASTER_ADDR": machines[0].address, "MASTER_PORT": "29511", "PYTHON": sys.executable}
+    command = machines[node].command("bash", str(ROOT / "run.sh"), *words)
     with open(log, "wb") as file:
         return subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
 
 
-def run(namespaces: list[str], words: list[str], directory: Path) -> list[str]:
+def run(machines: list[Host], words: list[str], directory: Path) -> list[str]:
     """Both nodes to the end; what each said. Node 0 starts last: the other has to wait for it."""
     logs = [directory / f"node{node}.log" for node in range(2)]
-    started = [start(namespaces, node, words, logs[node]) for node in (1, 0)]
+    started = [start(machines, node, words, logs[node]) for node in (1, 0)]
     try:
         codes = [process.wait(600) for process in started]
     finally:
@@ -88,11 +63,11 @@ def words_of(settings: dict[str, Any]) -> list[str]:
     return [word for name, value in settings.items() if name != "model" for word in (f"--{name}", str(value))]
 
 
-def test_two_nodes_train_as_one_device(namespaces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_nodes_train_as_one_device(machines: list[Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four stages on two nodes of two processes; every rank's timing file is written on its own node."""
     words = [MODEL["model"], "2", "4", "--pp", "4", *words_of({**MODEL, **TRAINING})]
     words += ["--steps", "2", "--export_timing_csv", "true", "--run_dir", str(tmp_path / "two"), "--deadline", "900"]
-    said = run(namespaces, words, tmp_path)
+    said = run(machines, words, tmp_path)
     assert "done: 2 steps" in said[0] and "done" not in said[1]
     for rank in range(4):
         assert len((tmp_path / "two" / f"instructions-{rank}.csv").read_text().splitlines()) > 1 + 2 * 8
@@ -104,11 +79,11 @@ def test_two_nodes_train_as_one_device(namespaces: list[str], tmp_path: Path, mo
     assert losses[0] == pytest.approx(losses[1], rel=1e-10)
 
 
-def test_a_lost_node_is_noticed_and_named(namespaces: list[str], tmp_path: Path) -> None:
+def test_a_lost_node_is_noticed_and_named(machines: list[Host], tmp_path: Path) -> None:
     words = ["gpt3-xl", "1", "2", "--pp", "2", *words_of(MODEL), "--steps", "1000000", "--deadline", "900"]
     words += ["--run_dir", str(tmp_path / "run")]
     logs = [tmp_path / f"node{node}.log" for node in range(2)]
-    nodes = [start(namespaces, node, words, logs[node]) for node in range(2)]
+    nodes = [start(machines, node, words, logs[node]) for node in range(2)]
     try:
         end = time.monotonic() + 600
         while not (tmp_path / "run" / "metrics.jsonl").exists():

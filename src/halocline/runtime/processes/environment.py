@@ -1,9 +1,15 @@
-"""What the launcher says in environment variables: rank, size, and where the processes meet. Read here only."""
+"""What the launcher says in environment variables: rank, size, and where the processes meet. Read here only.
+
+Where rank 0 is, is said by MASTER_ADDR, by Slurm's list of nodes, or by nobody: then rank 0 tells it, through the
+launcher or in a file (`meeting`). A variable that only some ranks are given, such as a batch system's hostfile, is not
+asked: ranks that disagree never meet.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +17,12 @@ from pathlib import Path
 
 RUN_DIRECTORY = "HALOCLINE_RUN_DIRECTORY"
 """Where the local launcher wants the logbooks."""
+RENDEZVOUS = "HALOCLINE_RENDEZVOUS"
+"""A directory that all nodes share, in which rank 0 says where it is."""
+WAYS_OUT = (
+    f"set MASTER_ADDR to rank 0's machine for all ranks, or {RENDEZVOUS} to a directory of this job that all share"
+)
+"""Where ranks cannot find each other by themselves."""
 
 
 @dataclass(frozen=True)
@@ -24,19 +36,24 @@ class Names:
     local_size: str = ""
     command: str = ""
     """How it starts n processes, with {n}."""
+    job: tuple[str, ...] = ()
+    """What is alike on the ranks of a job and differs between jobs that run at once; the first that is set counts."""
 
 
-def _of_mpi(launcher: str, stem: str, command: str) -> Names:
-    return Names(launcher, f"{stem}_RANK", f"{stem}_SIZE", f"{stem}_LOCAL_RANK", f"{stem}_LOCAL_SIZE", command)
+def _of_mpi(launcher: str, stem: str, command: str, *job: str) -> Names:
+    return Names(launcher, f"{stem}_RANK", f"{stem}_SIZE", f"{stem}_LOCAL_RANK", f"{stem}_LOCAL_SIZE", command, job)
 
 
 LAUNCHERS = (
     Names("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "torchrun --nproc-per-node {n}"),
-    _of_mpi("Open MPI", "OMPI_COMM_WORLD", "mpirun -n {n}"),
-    _of_mpi("MVAPICH2", "MV2_COMM_WORLD", "mpirun_rsh -n {n}"),
+    # A random key of Open MPI 4; mpirun's host and process number of Open MPI 5.
+    _of_mpi("Open MPI", "OMPI_COMM_WORLD", "mpirun -n {n}", "OMPI_MCA_orte_precondition_transports", "PMIX_NAMESPACE"),
+    # A random number, mpirun_rsh's host and its process number.
+    _of_mpi("MVAPICH2", "MV2_COMM_WORLD", "mpirun_rsh -n {n}", "MPDMAN_KVS_TEMPLATE"),
+    # Before MPICH: srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE, too.
+    Names("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "srun -n {n}", ("SLURM_JOB_ID",)),
     # Intel MPI, too.
     Names("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "mpiexec -n {n}"),
-    Names("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "srun -n {n}"),
 )
 
 
@@ -52,10 +69,17 @@ class LauncherRank:
     local_size: int | None
     """Processes on this machine, if the launcher says so."""
     address: str
-    """Where rank 0 (or the launcher) keeps the store."""
+    """Where rank 0 (or the launcher) keeps the store; empty if rank 0 has to tell."""
     port: int
+    """Of the store; 0 if rank 0 takes any free one and tells."""
     store_by_launcher: bool = False
     run_directory: Path | None = None
+    job: str = ""
+    """What all ranks of this job are told alike, and no other job; empty if the launcher has no such word."""
+    pmi: int | None = None
+    """The descriptor at which MPICH's launcher passes words from rank to rank."""
+    rendezvous: Path | None = None
+    """The directory in which rank 0 tells where it is, if not by `pmi`."""
 
 
 def command(launcher: str, processes: int) -> str:
@@ -93,7 +117,7 @@ def detect(environ: Mapping[str, str] | None = None) -> LauncherRank | None:
     local_size = next((_number(env, n.local_size) for n in found if n.local_size and n.local_size in env), None)
     if local_size is None and first.launcher == "Slurm":
         local_size = _slurm_tasks_here(env, size)
-    address = _address(env, first.launcher, size, local_size)
+    job = _job(env, first)
     directory = env.get(RUN_DIRECTORY)
     return LauncherRank(
         first.launcher,
@@ -101,10 +125,12 @@ def detect(environ: Mapping[str, str] | None = None) -> LauncherRank | None:
         size,
         local_rank if local_rank is not None else rank,
         local_size,
-        address,
-        _port(env),
-        env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        Path(directory) if directory else None,
+        *_meeting_point(env, first, job, size, local_size),
+        store_by_launcher=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        run_directory=Path(directory) if directory else None,
+        job=job,
+        pmi=_pmi(env, job),
+        rendezvous=_rendezvous(env, job, one_node=local_size == size),
     )
 
 
@@ -134,36 +160,61 @@ def _slurm_tasks_here(env: Mapping[str, str], size: int) -> int | None:
     return int(match[1]) if match else None
 
 
-def _address(env: Mapping[str, str], launcher: str, size: int, local_size: int | None) -> str:
+def _meeting_point(
+    env: Mapping[str, str], names: Names, job: str, size: int, local_size: int | None
+) -> tuple[str, int]:
+    """Address and port of the store, as far as they are known before rank 0 has spoken."""
     if "MASTER_ADDR" in env:
-        return env["MASTER_ADDR"]
+        return env["MASTER_ADDR"], _port(env, job)
+    port = _number(env, "MASTER_PORT") if "MASTER_PORT" in env else 0
+    told = bool(job) or _pmi(env, job) is not None  # rank 0 can tell without a word from the user
     nodes = env.get("SLURM_STEP_NODELIST", env.get("SLURM_JOB_NODELIST", ""))
-    if local_size == size or (launcher == "Slurm" and not nodes):
-        return "127.0.0.1"
-    if launcher == "Slurm":
-        return first_node(nodes)
+    if local_size == size or (names.launcher == "Slurm" and not nodes):
+        return "127.0.0.1", port if told and local_size == size else _port(env, job)
+    if env.get(RENDEZVOUS):
+        return "", port
+    if names.launcher == "Slurm" and env.get("SLURM_DISTRIBUTION") != "arbitrary":
+        return first_node(nodes), _port(env, job)
+    if told:
+        return "", port
     here = f"{local_size} of them on this machine" if local_size is not None else "some perhaps on other machines"
-    raise ValueError(
-        f"{launcher} started {size} processes, {here}, and MASTER_ADDR is not set: pass the name of the machine of "
-        f"rank 0 to all of them, e.g. {command(launcher, size)} "
-        + ("-x MASTER_ADDR=$(hostname)" if launcher == "Open MPI" else "with MASTER_ADDR=$(hostname) exported")
-    )
+    raise ValueError(f"{names.launcher} started {size} processes, {here}, and does not say where rank 0 is: {WAYS_OUT}")
 
 
 def first_node(nodes: str) -> str:
-    """The first machine of a Slurm list such as gpu[03-05,9],big1."""
-    match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,]*))?", nodes)
-    if match is None:
+    """The first machine of a Slurm list such as gpu[03-05,9],big1 or rack[1-2]n[01-16]-ib."""
+    first = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+(?=,|$)", nodes)
+    name = re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first is not None else ""
+    if not re.fullmatch(r"[\w.-]+", name):
         raise ValueError(f"the list of machines {nodes!r} cannot be read: set MASTER_ADDR to the machine of rank 0")
-    return match[1] + (match[2] or "") + (match[3] or "")
+    return name
 
 
-def _port(env: Mapping[str, str]) -> int:
-    """Given, or derived from the job, so that two jobs on one machine do not meet."""
+def _job(env: Mapping[str, str], names: Names) -> str:
+    word = next((env[name] for name in names.job if env.get(name)), "")
+    return f"{word}.{env.get('SLURM_STEP_ID', '')}" if word and names.launcher == "Slurm" else word
+
+
+def _pmi(env: Mapping[str, str], job: str) -> int | None:
+    return _number(env, "PMI_FD") if "PMI_FD" in env and not job and not env.get(RENDEZVOUS) else None
+
+
+def _rendezvous(env: Mapping[str, str], job: str, one_node: bool) -> Path | None:
+    """The user's choice; else what the ranks share: a temporary directory on one node, the working directory on
+    several."""
+    if env.get(RENDEZVOUS):
+        return Path(env[RENDEZVOUS])
+    if not job:
+        return None
+    return Path(tempfile.gettempdir()) if one_node else Path.cwd()
+
+
+def _port(env: Mapping[str, str], job: str) -> int:
+    """Given, or derived from the job: jobs of Slurm that run at once count on, so theirs differ."""
     if "MASTER_PORT" in env:
         return _number(env, "MASTER_PORT")
-    for name in ("SLURM_JOB_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_ID_STRING"):
-        if name in env:
-            step = env.get("SLURM_STEP_ID", "")
-            return 20000 + zlib.crc32(f"{env[name]}.{step}".encode()) % 10000
-    return 29500
+    if not job:
+        return 29500
+    slurm = re.fullmatch(r"(\d+)\.(\d*)", job)
+    number = int(slurm[1]) + 3331 * int(slurm[2] or 0) if slurm else zlib.crc32(job.encode())
+    return 20000 + number % 10000

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import sys
 import tempfile
 import uuid
@@ -32,7 +31,8 @@ from halocline.runtime.processes import logbook
 from halocline.runtime.processes.environment import RUN_DIRECTORY, LauncherRank, command, detect
 from halocline.runtime.processes.logbook import OWN, PEER, Logbook
 from halocline.runtime.processes.lost import LostRank, PeerLost
-from halocline.runtime.processes.nodes import Nodes, interface_towards, is_loopback
+from halocline.runtime.processes.meeting import Meeting, meet
+from halocline.runtime.processes.nodes import Nodes, interface_towards, is_loopback, machine
 from halocline.runtime.processes.watch import Watch
 from halocline.runtime.processes.world import World
 from halocline.runtime.transports.transport import NAMES, choose, make
@@ -69,8 +69,12 @@ def join(
         torch.cuda.set_device(where)
     if place is None or place.size == 1:
         return World(0, 1, where, deadline, launcher=place.launcher if place is not None else "")
-    store = _meet(place, deadline)
-    on_device, on_node = _neighbours(place, where, store)
+    meeting = meet(place, deadline)
+    store = meeting.store
+    try:
+        on_device, on_node, address = _neighbours(place, where, meeting)
+    finally:
+        meeting.over()
     if transport == "auto":
         transport = choose(where, on_device, on_node, place.size)
     elif transport == "ipc" and on_node < place.size:
@@ -81,8 +85,8 @@ def join(
     elif transport == "nccl" and on_device > 1:
         raise ValueError(f"transport nccl needs a GPU per process, and {on_device} share one: use ipc or staged")
     # Gloo listens where the other machines can reach it, unless the user has chosen; torch has no other way to say it.
-    if GLOO_INTERFACE not in os.environ and not is_loopback(place.address):
-        interface = interface_towards(place.address, place.port)
+    if GLOO_INTERFACE not in os.environ and not is_loopback(address):
+        interface = interface_towards(address, 1)
         os.environ.update({GLOO_INTERFACE: interface} if interface is not None else {})
     dist.init_process_group(
         "nccl" if transport == "nccl" else "gloo",
@@ -97,7 +101,7 @@ def join(
     )
     if watch:
         keeper = None if place.store_by_launcher else 0
-        world.watch = Watch(place.rank, place.size, store, book, deadline, keeper)
+        world.watch = Watch(place.rank, place.size, store, book, deadline, keeper, on_node == place.size)
         atexit.register(_at_exit, world)
     return world
 
@@ -114,24 +118,11 @@ def _device(device: torch.device | str | None, place: LauncherRank | None) -> to
     return where
 
 
-def _meet(place: LauncherRank, deadline: float) -> Any:
-    """The store that all processes share."""
-    url = f"tcp://{place.address}:{place.port}?rank={place.rank}&world_size={place.size}"
-    try:
-        store, _, _ = next(dist.rendezvous(url, timeout=timedelta(seconds=deadline)))
-    except (RuntimeError, OSError) as error:
-        raise PeerLost(
-            f"rank {place.rank} of {place.size} found no store at {place.address}:{place.port} in {deadline:g} s: rank "
-            f"0 has not started, or another address is right (set MASTER_ADDR and MASTER_PORT); {_line(error)}"
-        ) from error
-    return store
-
-
-def _neighbours(place: LauncherRank, device: torch.device, store: Any) -> tuple[int, int]:
-    """The most processes that share one GPU, and the processes on this machine."""
-    host = socket.gethostname()
+def _neighbours(place: LauncherRank, device: torch.device, meeting: Meeting) -> tuple[int, int, str]:
+    """The most processes that share one GPU, the processes on this machine, and rank 0's address between machines."""
+    store, host = meeting.store, machine()
     gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else f"cpu {place.rank}"
-    store.set(f"halocline/place/{place.rank}", json.dumps([host, gpu]))
+    store.set(f"halocline/place/{place.rank}", json.dumps([host, gpu, meeting.address, device.type]))
     keys = [f"halocline/place/{rank}" for rank in range(place.size)]
     try:
         store.wait(keys)
@@ -142,7 +133,17 @@ def _neighbours(place: LauncherRank, device: torch.device, store: Any) -> tuple[
             f"{command(place.launcher, place.size)}"
         ) from error
     places = [tuple(json.loads(store.get(key))) for key in keys]
-    return max(map(places.count, places)), sum(h == host for h, _ in places)
+    kinds = [kind for *_, kind in places]
+    if (other := next((r for r, kind in enumerate(kinds) if kind != device.type), None)) is not None:
+        raise ValueError(
+            f"rank {place.rank} computes on {device.type} and rank {other} on {kinds[other]}: give all one kind of "
+            f"device"
+        )
+    hosts = [h for h, *_ in places]
+    # Those beside rank 0 reach it in many ways; the one that others take leads to the others.
+    across = [address for h, _, address, _ in places if h != hosts[0]] if host == hosts[0] else [meeting.address]
+    gpus = [(h, g) for h, g, *_ in places]
+    return max(map(gpus.count, gpus)), hosts.count(host), next(iter(across), meeting.address)
 
 
 def _run_directory(place: LauncherRank, store: Any) -> Path:

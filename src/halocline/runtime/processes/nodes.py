@@ -5,9 +5,12 @@ this one leads to the others. Starts nothing.
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _GET_ADDRESS = 0x8915
@@ -71,6 +74,23 @@ def interface_towards(address: str, port: int) -> str | None:
             return next((name for _, name in socket.if_nameindex() if _address(probe, name) == own), None)
     except OSError:
         return None
+
+
+def machine() -> str:
+    """What processes have alike that share a machine's network and see each other run, and no others: containers on
+    several machines may bear one name, and those on one machine are machines of their own."""
+    words = [socket.gethostname()]
+    with suppress(OSError):
+        words.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        words += [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
+    return " ".join(words)
+
+
+def own_addresses() -> list[str]:
+    """The IPv4 addresses of this machine's interfaces, but for the loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        found = [_address(probe, name) for _, name in socket.if_nameindex()]
+    return [address for address in found if address is not None and not is_loopback(address)]
 
 
 def _address(probe: socket.socket, name: str) -> str | None:

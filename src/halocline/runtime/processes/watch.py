@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 from halocline.runtime.processes.logbook import PEER, TOLD, Logbook
 from halocline.runtime.processes.lost import LostRank
+from halocline.runtime.processes.nodes import machine
 
 INTERVAL = 0.25
 GRACE = 1.0
@@ -36,9 +36,19 @@ class Watch:
     """Looks after the other ranks until `leave`."""
 
     def __init__(
-        self, rank: int, size: int, store: Any, logbook: Logbook, deadline: float, host_of_store: int | None = 0
+        self,
+        rank: int,
+        size: int,
+        store: Any,
+        logbook: Logbook,
+        deadline: float,
+        host_of_store: int | None = 0,
+        one_machine: bool = True,
     ) -> None:
         self.rank, self.size, self.logbook, self.deadline = rank, size, logbook, deadline
+        self._machine = machine()
+        self._news = 2 * INTERVAL + GRACE + (0.0 if one_machine else SILENCE)
+        """Seconds until the end of any rank is known."""
         self.store = store.clone()  # a connection of its own: the main one may be blocked in a wait
         self.host_of_store = host_of_store
         """The rank that keeps the store; None if the launcher does."""
@@ -62,8 +72,8 @@ class Watch:
         self._expected.append((handle, time.monotonic() + self.deadline, story))
 
     def cause(self) -> str:
-        """Why a wait failed, if a loss explains it; gives the news a moment to arrive."""
-        self._known.wait(2 * INTERVAL + GRACE)
+        """Why a wait failed, if a loss explains it; gives the news the time it takes."""
+        self._known.wait(self._news)
         return str(self.loss) if self.loss is not None and self.loss.rank != self.rank else ""
 
     def report(self, detail: str) -> None:
@@ -113,7 +123,7 @@ class Watch:
     def _beat(self) -> None:
         self._count += 1
         state = self.logbook.loss("died")
-        beat = {"host": socket.gethostname(), "pid": os.getpid(), "count": self._count, "state": state.to_json()}
+        beat = {"machine": self._machine, "pid": os.getpid(), "count": self._count, "state": state.to_json()}
         self.store.set(_BEAT.format(self.rank), json.dumps(beat))
 
     def _look(self) -> None:
@@ -136,7 +146,7 @@ class Watch:
             return None
         beat = json.loads(self.store.get(_BEAT.format(other)))
         now = time.monotonic()
-        if beat["host"] == socket.gethostname():
+        if beat["machine"] == self._machine:
             if _alive(beat["pid"]):
                 return None
         else:
