@@ -29,7 +29,7 @@ from halocline.tiling.exchanger import Exchanger, exchanger_for
 @contextmanager
 def quietly() -> Iterator[None]:
     """Making groups: until torch 2.11, gloo tells stdout of each, and whoever reads `--json` reads stdout."""
-    if torch.__version__ >= (2, 11):
+    if torch.__version__ >= "2.11":
         yield
         return
     sys.stdout.flush()
