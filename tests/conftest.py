@@ -3,6 +3,7 @@ and processes that tests kept for one another end with the last of them."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell ignores Ctrl-C in what it runs in the background, and so would every process that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["PYTHON"] = sys.executable  # for run.sh, which would take the Python of .venv
     # What a garbage collector finds belongs to some test before: it is shown, but fails none that comes later.
     for category in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
         config.addinivalue_line("filterwarnings", f"default::{category}")

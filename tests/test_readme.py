@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,26 @@ def test_the_commands_of_a_document_run(document: str, tmp_path: Path) -> None:
     assert lines
     for line, ended in zip(lines, typed(lines, tmp_path), strict=True):
         assert ended.code == 0, f"{line}\n{ended.err}"
+
+
+def test_the_oldest_versions_are_the_same_everywhere() -> None:
+    """The README's table, what the package asks for, and what `make test-oldest` installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = dict(requirement.split(">=") for requirement in project["dependencies"])
+    pins = (ROOT / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
+    oldest = dict(line.split("==") for line in pins if not line.startswith("#"))
+    assert asked.keys() == oldest.keys()
+    for name, version in asked.items():
+        assert f"{oldest[name]}.".startswith(f"{version}."), f"{name} is asked for from {version}, tried {oldest[name]}"
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## GPUs and versions")[1].split("\n## ")[0]
+    said: dict[str, str] = {}
+    for names, versions in re.findall(r"^\| ([\w, ]+) \| ([\d., ]+) or newer \|", section, re.MULTILINE):
+        said |= zip(names.split(", "), versions.split(", "), strict=True)
+    assert said == {"Python": project["requires-python"].removeprefix(">="), **asked}
+    started = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    assert f"(Python {said['Python']} or newer, torch {said['torch']} or newer" in started
+    for document in ("README.md", "CONTRIBUTING.md"):
+        assert f"Python {said['Python']} or newer and nothing else" in (ROOT / document).read_text(encoding="utf-8")
 
 
 def test_every_link_leads_somewhere() -> None:

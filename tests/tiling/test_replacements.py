@@ -78,6 +78,7 @@ def _in_a_fresh_interpreter(code: str) -> None:
         return {
             "SyncBatchNorm": nn.SyncBatchNorm.forward,
             "apply": getattr(_SingleLevelFunction, "apply"),
+            "backward": torch.autograd.backward,
             "make_grads": torch.autograd._make_grads,
             "scripted": torch.jit.ScriptFunction.__call__,
             "data": torch.Tensor.data,

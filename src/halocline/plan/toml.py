@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
+import tomllib
 from typing import Any
 
 from halocline.plan.plan import Plan
 from halocline.plan.require import require_choice, require_type
 from halocline.plan.stage import Stage
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def read(text: str) -> Plan:

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNormModule
 
 from halocline.tiling.rules.attributes import data
 from halocline.tiling.rules.custom import apply
+from halocline.tiling.rules.differentiate import backward_of_all
 from halocline.tiling.tensor import SCRIPTED, TileTensor, find_tiles, rule, untiled
 
 _LOCK = Lock()
@@ -44,6 +45,14 @@ def _forward_of_sync_batch_norm(forward: Any) -> Any:
         return forward(self, input)
 
     return on_tiles_too
+
+
+def _backward(own: Any) -> Any:
+    @wraps(own)
+    def of_tiles_too(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        (backward_of_all if find_tiles((tensors, *args, *kwargs.values())) else own)(tensors, *args, **kwargs)
+
+    return of_tiles_too
 
 
 def _make_grads(own: Any) -> Any:
@@ -84,6 +93,8 @@ _REPLACEMENTS: tuple[tuple[Any, str, Any], ...] = (
     # Autograd takes the arguments of a function as they are, whatever their type. This is what Function.apply calls,
     # which models may have kept.
     (_SingleLevelFunction, "apply", lambda own: classmethod(apply)),
+    # Until torch 2.11, backward asks no rule at all. Reentrant checkpoints call it.
+    (torch.autograd, "backward", _backward),
     # backward and grad ask rules for what is differentiated only, and not for the gradients that they are given.
     (torch.autograd, "_make_grads", _make_grads),
     # TorchScript calls no function that a rule could stand for: it would run on one tile.

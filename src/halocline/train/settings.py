@@ -11,7 +11,7 @@ directory keeps. Knows no torch, so that a wrong setting is answered at once.
 from __future__ import annotations
 
 import dataclasses
-import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +24,6 @@ from halocline.plan.require import require_choice, require_degree
 from halocline.plan.settings import AUTO, PlanSettings
 from halocline.plan.toml import value_text
 from halocline.simulation.speed import KNOWN
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 OPTIMIZERS = ("sgd", "adamw")
 LR_SCHEDULES = ("constant", "cosine", "linear")

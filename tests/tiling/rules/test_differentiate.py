@@ -261,6 +261,18 @@ def test_a_tile_as_the_gradient_of_a_plain_tensor() -> None:
     assert_exact(run, (2, 3, 7, 5), grid=(2, 2), plain=[image((3, 1)).requires_grad_()])
 
 
+def test_a_backward_of_tiles_whose_gradients_are_given() -> None:
+    """By torch.autograd.backward itself; until torch 2.11 it asks no rule about them."""
+
+    def run(x: Tensor) -> Tensor:
+        leaf = x.detach().requires_grad_()
+        torch.autograd.backward((leaf.sin(), leaf.square()), (x.detach(), 2 * x.detach()))
+        assert leaf.grad is not None
+        return leaf.grad * x
+
+    assert_exact(run, (2, 3, 7, 5), grid=(2, 2))
+
+
 def test_a_learned_image() -> None:
     def run(exchanger: ThreadExchanger) -> None:
         learned, scale = nn.Parameter(image((1, 1, 4, 4))), nn.Parameter(torch.ones((), dtype=torch.float64))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from halocline.plan.layout import Layout
-from halocline.runtime.processes.world import World
+from halocline.runtime.processes.world import World, quietly
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -39,4 +39,5 @@ def mesh_of_plan(world: World, layout: Layout) -> DeviceMesh:
         raise ValueError("a mesh needs a process group, and this process is alone: start it with torchrun")
     from torch.distributed.device_mesh import DeviceMesh
 
-    return DeviceMesh(world.device.type, ranks, mesh_dim_names=AXES)
+    with quietly():
+        return DeviceMesh(world.device.type, ranks, mesh_dim_names=AXES)

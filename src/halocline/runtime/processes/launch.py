@@ -29,12 +29,13 @@ import torch.distributed as dist
 
 from halocline.runtime.processes import logbook
 from halocline.runtime.processes.environment import RUN_DIRECTORY, LauncherRank, command, detect
+from halocline.runtime.processes.kernels import check_kernels
 from halocline.runtime.processes.logbook import OWN, PEER, Logbook
 from halocline.runtime.processes.lost import LostRank, PeerLost
 from halocline.runtime.processes.meeting import Meeting, meet
 from halocline.runtime.processes.nodes import Nodes, interface_towards, is_loopback, machine
 from halocline.runtime.processes.watch import Watch
-from halocline.runtime.processes.world import World
+from halocline.runtime.processes.world import World, quietly
 from halocline.runtime.transports.transport import NAMES, choose, make
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -88,13 +89,14 @@ def join(
     if GLOO_INTERFACE not in os.environ and not is_loopback(address):
         interface = interface_towards(address, 1)
         os.environ.update({GLOO_INTERFACE: interface} if interface is not None else {})
-    dist.init_process_group(
-        "nccl" if transport == "nccl" else "gloo",
-        store=dist.PrefixStore("halocline/group", store),
-        rank=place.rank,
-        world_size=place.size,
-        timeout=timedelta(seconds=deadline),
-    )
+    with quietly():
+        dist.init_process_group(
+            "nccl" if transport == "nccl" else "gloo",
+            store=dist.PrefixStore("halocline/group", store),
+            rank=place.rank,
+            world_size=place.size,
+            timeout=timedelta(seconds=deadline),
+        )
     book = Logbook(_run_directory(place, store), place.rank, os.getpid(), keep=place.run_directory is not None)
     world = World(
         place.rank, place.size, where, deadline, make(transport, place.rank, where), place.launcher, book, None
@@ -115,6 +117,8 @@ def _device(device: torch.device | str | None, place: LauncherRank | None) -> to
     if where.type == "cuda" and where.index is None:
         number = place.local_rank if place is not None else 0
         where = torch.device("cuda", number % torch.cuda.device_count())
+    if where.type == "cuda":
+        check_kernels(where)
     return where
 
 

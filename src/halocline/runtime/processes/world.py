@@ -7,6 +7,8 @@ Knows ranks, flat tensors and JSON; nothing of stages or microbatches.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +24,23 @@ from halocline.runtime.processes.lost import PeerLost, is_lost
 from halocline.runtime.processes.watch import Watch
 from halocline.runtime.transports.transport import Handle, Transport, make
 from halocline.tiling.exchanger import Exchanger, exchanger_for
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Making groups: until torch 2.11, gloo tells stdout of each, and whoever reads `--json` reads stdout."""
+    if torch.__version__ >= "2.11":
+        yield
+        return
+    sys.stdout.flush()
+    stdout, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+        os.close(nowhere)
 
 
 @dataclass
@@ -65,14 +84,15 @@ class World:
 
     def make_groups(self, groups: Sequence[tuple[int, ...]]) -> None:
         """Make the process groups of several lists of ranks. Every rank calls this with the same lists."""
-        for ranks in map(_key, groups):
-            if len(ranks) > 1 and ranks not in self._groups:
-                if len(ranks) == self.size and ranks == tuple(range(self.size)):
-                    self._groups[ranks] = dist.group.WORLD
-                else:
-                    self._groups[ranks] = dist.new_group(list(ranks), timeout=timedelta(seconds=self.deadline))
-        if self.size > 1 and self._apart is None:
-            self._apart = dist.new_group(timeout=timedelta(seconds=self.deadline))
+        with quietly():
+            for ranks in map(_key, groups):
+                if len(ranks) > 1 and ranks not in self._groups:
+                    if len(ranks) == self.size and ranks == tuple(range(self.size)):
+                        self._groups[ranks] = dist.group.WORLD
+                    else:
+                        self._groups[ranks] = dist.new_group(list(ranks), timeout=timedelta(seconds=self.deadline))
+            if self.size > 1 and self._apart is None:
+                self._apart = dist.new_group(timeout=timedelta(seconds=self.deadline))
 
     def group(self, ranks: tuple[int, ...]) -> Any:
         """The group of these ranks; None for one rank alone."""
