@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import subprocess
-import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,6 @@ from packaging.requirements import Requirement
 
 from halocline.cli.options import read_options
 from halocline.cli.train import Options
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 SBATCH = ROOT / "examples" / "clusters" / "train.sbatch"
