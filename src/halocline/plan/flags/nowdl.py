@@ -29,7 +29,6 @@ FLAGS = (
     Foreign("halo_D2", bool, "fused", "Exchange one wide halo for --fused-layers blocks."),
     Foreign("fused_layers", int, "fused", "With --halo-D2: blocks that share one halo exchange."),
     Foreign("num_epochs", int, "epochs", "Number of epochs."),
-    Foreign("learning_rate", float, "lr", "Learning rate."),
     Foreign("num_workers", int, "workers", "Processes that load data, per rank.", least=0),
     Foreign("app", int, "data", "1: --data DATAPATH, 2: --data cifar10:DATAPATH, 3: --data synthetic."),
     Foreign("datapath", str, "data", "Where the data of --app 1 and 2 lies."),
@@ -42,7 +41,7 @@ DATA = {1: "{}", 2: "cifar10:{}", 3: "synthetic"}
 def translate(said: Said) -> None:
     """Say it in Halocline's own words."""
     flags = said.foreign
-    said.same("split_size", "local_DP", "num_workers", "learning_rate")
+    said.same("split_size", "local_DP", "num_workers")
     if "steps" not in said.words:  # which says when to end more closely
         said.same("num_epochs")
     require_degree("fused_layers", flags.get("fused_layers", 1))
