@@ -153,3 +153,13 @@ def test_the_largest_is_counted() -> None:
 def test_a_layer_that_looks_at_values_is_named() -> None:
     with pytest.raises(ValueError, match=r"layer 1 of curious cannot be run without data"):
         flops(Model("curious", [nn.Identity(), Chooses()], CAUSAL, sequence=4))
+
+
+def test_activations_are_those_of_the_dtype() -> None:
+    """autocast keeps about half: norms and the weights' copies are not halved."""
+    model = make("resnet-v1-20")
+    single = count(model, (64, 64)).activation_bytes
+    double = count(model, (64, 64), dtype=torch.float64).activation_bytes
+    half = count(model, (64, 64), dtype=torch.bfloat16).activation_bytes
+    assert single is not None and half is not None and double == 2 * single
+    assert 0.5 * single < half < 0.75 * single

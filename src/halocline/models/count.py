@@ -6,6 +6,7 @@ each layer does, and what its last layer has for an `answer`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,18 +55,23 @@ class Count:
         return sum(found) if len(found) == len(self.layers) else None
 
 
-def count(model: Model, image: tuple[int, int] | None = None, activations: bool = True) -> Count:
+def count(
+    model: Model,
+    image: tuple[int, int] | None = None,
+    activations: bool = True,
+    dtype: torch.dtype = torch.float32,
+) -> Count:
     """Parameters, and activation bytes of one sample at an image size (left out: the model's own) or its sequence.
 
-    Counts a storage once, in the layer that first keeps it; parameters and buffers are not activations. In float32;
-    neither the loss is counted nor what a layer needs only while it runs.
+    Counts a storage once, in the layer that first keeps it; parameters and buffers are not activations. bfloat16 is
+    autocast over float32 parameters. Neither the loss is counted nor what a layer needs only while it runs.
     """
     # Fake tensors know which kernels a real device would choose, and with them what is kept; to count parameters the
     # meta device is enough, and quicker.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode if activations else torch.device("meta"):
         layers = [(name, build(layer)) for name, layer in named(model.layers)]
-        kept = _activations(model, layers, image, mode) if activations else [None] * len(layers)
+        kept = _activations(model, layers, image, mode, dtype) if activations else [None] * len(layers)
     sizes = _parameters(layers, {second for _, second in model.tied})
     rows = tuple(LayerCount(name, size, held) for (name, _), size, held in zip(layers, sizes, kept))
     return Count(rows, sum(sizes))
@@ -103,22 +109,39 @@ def _parameters(layers: Sequence[tuple[str, nn.Module]], repeated: set[str]) -> 
 
 
 def _activations(
-    model: Model, layers: Sequence[tuple[str, nn.Module]], image: tuple[int, int] | None, mode: FakeTensorMode
+    model: Model,
+    layers: Sequence[tuple[str, nn.Module]],
+    image: tuple[int, int] | None,
+    mode: FakeTensorMode,
+    dtype: torch.dtype,
 ) -> list[int | None]:
-    states = [state_of(layer, mode) for _, layer in layers]
+    states = [state_of(layer, mode, dtype) for _, layer in layers]
     try:
-        return [*_kept(model, layers, states, image, samples=1)]
+        return [*_kept(model, layers, states, image, 1, dtype)]
     except _OneValue:
-        return [-(-size // _SAMPLES) for size in _kept(model, layers, states, image, _SAMPLES)]
+        return [-(-size // _SAMPLES) for size in _kept(model, layers, states, image, _SAMPLES, dtype)]
 
 
 class _OneValue(Exception):
     """A norm was given a single value per channel."""
 
 
-def state_of(layer: nn.Module, mode: FakeTensorMode) -> dict[str, Tensor]:
+def state_of(layer: nn.Module, mode: FakeTensorMode, dtype: torch.dtype) -> dict[str, Tensor]:
     """Parameters and buffers without data, also of a layer that was built with data."""
-    return {key: t if isinstance(t, FakeTensor) else mode.from_tensor(t) for key, t in _tensors_of(layer)}
+    found = {key: t if isinstance(t, FakeTensor) else mode.from_tensor(t) for key, t in _tensors_of(layer)}
+    return {key: doubled(t, dtype) for key, t in found.items()}
+
+
+def doubled(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """In float64 where that is what computes."""
+    if dtype is not torch.float64 or not tensor.is_floating_point():
+        return tensor
+    return tensor.detach().to(dtype).requires_grad_(tensor.requires_grad)
+
+
+def autocast(dtype: torch.dtype) -> AbstractContextManager[Any]:
+    """Around a layer's forward without data."""
+    return torch.autocast("cpu", dtype) if dtype is torch.bfloat16 else nullcontext()
 
 
 def _kept(
@@ -127,6 +150,7 @@ def _kept(
     states: Sequence[dict[str, Tensor]],
     image: tuple[int, int] | None,
     samples: int,
+    dtype: torch.dtype,
 ) -> Iterator[int]:
     """Layer by layer, the bytes that autograd keeps for the backward."""
     seen: dict[int, torch.UntypedStorage] = {}  # held, so that no address is used twice
@@ -144,11 +168,11 @@ def _kept(
             found += storage.nbytes()
         return tensor
 
-    inputs = [torch.empty(t.shape, dtype=t.dtype) for t in model.inputs(samples, image)]
+    inputs = [doubled(torch.empty(t.shape, dtype=t.dtype), dtype) for t in model.inputs(samples, image)]
     value = _given(inputs)
     for (name, layer), state in zip(layers, states):
         found = 0
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast(dtype):
             try:
                 value = functional_call(layer, state, (value,), tie_weights=False)
             except ValueError as error:

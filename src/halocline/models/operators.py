@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from halocline.models.count import build, named, state_of
+from halocline.models.count import autocast, build, doubled, named, state_of
 from halocline.models.model import CAUSAL, CLASSIFICATION, MASKED, SEGMENTATION, SPANS, Model
 
 _FREE = {"_unsafe_view", "device", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach"}
@@ -74,16 +73,15 @@ def operators(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         layers = [(name, build(layer)) for name, layer in named(model.layers)]
-        inputs = [_as(dtype, torch.empty(t.shape, dtype=t.dtype)) for t in model.inputs(samples, image)]
+        inputs = [doubled(torch.empty(t.shape, dtype=t.dtype), dtype) for t in model.inputs(samples, image)]
         value: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
         found = []
         for number, (name, layer) in enumerate(layers):
             last = number == len(layers) - 1
             given = tree_map(_leaf, value)
             try:
-                with _autocast(dtype), _Recorder() as forward:
-                    state = {key: _as(dtype, tensor) for key, tensor in state_of(layer, mode).items()}
-                    value = functional_call(layer, state, (given,), tie_weights=False)
+                with autocast(dtype), _Recorder() as forward:
+                    value = functional_call(layer, state_of(layer, mode, dtype), (given,), tie_weights=False)
                     end = loss_of(model, value) if last else value
                 with _Recorder() as backward:
                     ends = [t for t in tree_leaves(end) if isinstance(t, Tensor) and t.requires_grad]
@@ -99,20 +97,10 @@ def operators(
     return tuple(found)
 
 
-def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    if dtype is not torch.float64 or not tensor.is_floating_point():
-        return tensor
-    return tensor.detach().to(dtype).requires_grad_(tensor.requires_grad)
-
-
 def _leaf(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.detach().requires_grad_(value.is_floating_point())
-
-
-def _autocast(dtype: torch.dtype) -> AbstractContextManager[Any]:
-    return torch.autocast("cpu", dtype) if dtype is torch.bfloat16 else nullcontext()
 
 
 def loss_of(model: Model, output: Any) -> Any:

@@ -83,8 +83,8 @@ def forecast(settings: Settings) -> Forecast:
     check_divisible(layout, named_layers(model.layers))
     try:
         with as_it_was(model):
-            work: _Work | None = _work(model, plan, settings.run.dtype)
-        size = count(model, _image(plan))
+            work: _Work | None = _work(model, plan, _dtype(settings))
+        size = count(model, _image(plan), dtype=_dtype(settings))
     except ValueError:  # a layer that cannot be run without data: the plan can still be proved and drawn
         work, size = None, count(model, activations=False)
     speed = None if work is None else speed_of(settings.run)
@@ -113,6 +113,10 @@ def forecast(settings: Settings) -> Forecast:
     )
 
 
+def _dtype(settings: Settings) -> torch.dtype:
+    return {"bf16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}[settings.run.dtype]
+
+
 def _image(plan: Plan) -> tuple[int, int] | None:
     return None if plan.image is None else (plan.image[0], plan.image[1])
 
@@ -125,17 +129,16 @@ class _Work(NamedTuple):
     """Of a microbatch, which may be a fraction of those samples or more."""
 
 
-def _work(model: Model, plan: Plan, dtype: str) -> _Work:
+def _work(model: Model, plan: Plan, dtype: torch.dtype) -> _Work:
     assert plan.batch is not None
     samples = plan.batch / plan.microbatches
     whole = max(1, round(samples))
-    kind = {"bf16": torch.bfloat16}.get(dtype) or getattr(torch, dtype)
     try:
-        return _Work(operators(model, _image(plan), whole, kind), samples / whole)
+        return _Work(operators(model, _image(plan), whole, dtype), samples / whole)
     except ValueError as error:
         if whole > 1 or "more than 1 value per channel" not in str(error):
             raise
-        return _Work(operators(model, _image(plan), 2, kind), samples / 2)
+        return _Work(operators(model, _image(plan), 2, dtype), samples / 2)
 
 
 def _costs(settings: Settings, layout: Layout, work: _Work, size: Count, speed: Speed) -> Costs:
