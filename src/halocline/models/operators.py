@@ -80,9 +80,9 @@ def operators(
         for number, (name, layer) in enumerate(layers):
             last = number == len(layers) - 1
             given = tree_map(_leaf, value)
+            state = {key: _as(dtype, tensor) for key, tensor in state_of(layer, mode).items()}
             try:
                 with _autocast(dtype), _Recorder() as forward:
-                    state = {key: _as(dtype, tensor) for key, tensor in state_of(layer, mode).items()}
                     value = functional_call(layer, state, (given,), tie_weights=False)
                     end = loss_of(model, value) if last else value
                 with _Recorder() as backward:
@@ -106,9 +106,8 @@ def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
 
 
 def _leaf(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return value.detach().requires_grad_(value.is_floating_point())
+    """What a layer is given. Of images, and of what frozen layers make of them, nobody asks for a gradient."""
+    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
 def _autocast(dtype: torch.dtype) -> AbstractContextManager[Any]:
