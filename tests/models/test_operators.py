@@ -23,7 +23,7 @@ def test_a_product_computes_and_moves_what_it_must() -> None:
     rows = 3 * 4 * 8
     product = next(x for x in layer.forward if x.flops)
     assert product == (PRODUCT, 2 * rows * 8 * 16, FLOAT * (rows * 8 + 8 * 16 + rows * 16))
-    assert sum(x.flops for x in layer.backward) == 2 * layer.flops
+    assert sum(x.flops for x in layer.backward) == layer.flops  # of the weight; nobody asks for the images'
     assert layer.backward[-1] == (OTHER, 0, 3 * FLOAT * 8 * 16), "the weight's gradient is added to the one there"
     assert layer.output_bytes == FLOAT * rows * 16 and layer.parameters == 128
 
@@ -90,3 +90,21 @@ def test_a_layer_that_looks_at_values_is_named() -> None:
 
     with pytest.raises(ValueError, match="layer 1 of curious cannot be run without data"):
         operators(Model("curious", [nn.Identity(), Looks()]))
+
+
+def test_only_what_is_asked_for_has_a_backward() -> None:
+    def flops(frozen: bool) -> list[int]:
+        first = nn.Conv2d(3, 4, 3).requires_grad_(not frozen)
+        model = Model("asked", [first, nn.Flatten(), nn.Linear(4 * 6 * 6, 2)], image=(8, 8))
+        return [sum(one.flops for one in layer.backward) for layer in operators(model, samples=2)]
+
+    conv = 2 * 2 * 36 * 4 * 27
+    assert flops(False)[0] == conv  # of its weight, and none of the images
+    assert flops(True)[0] == 0
+    assert flops(True)[2] * 2 == flops(False)[2]
+
+
+def test_double_precision_runs_no_more_operators() -> None:
+    model = Model("double", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), image=(2, 2))
+    single, double = (operators(model, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    assert [len(layer.forward) for layer in double] == [len(layer.forward) for layer in single]

@@ -101,3 +101,4 @@ def test_what_cannot_run_without_data_is_priced_by_layers(tmp_path: Any, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     found = forecast(Settings.of(model="looks:make", stages=2, microbatches=4, batch_size=8))
     assert found.speed is None and found.memory is None and found.makespan == 2 * 3 * (4 + 1)
+    assert found.uncounted.startswith("layer 3 of looks:make cannot be run without data")

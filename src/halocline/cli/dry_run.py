@@ -61,7 +61,10 @@ def _price(found: Forecast) -> str:
     """What a step takes, and on what."""
     plan = found.plan
     if found.speed is None:
-        return f"simulated: makespan {found.makespan:.4g} forwards of one layer, bubble {found.bubble:.1%}"
+        return (
+            f"simulated as if all layers were alike: makespan {found.makespan:.4g} forwards of one layer, bubble "
+            f"{found.bubble:.1%}; no device is priced, as {found.uncounted}"
+        )
     assert plan.batch is not None
     inside = any(stage.team_size > stage.lanes for stage in plan.stages)
     return (

@@ -79,14 +79,15 @@ def operators(
         for number, (name, layer) in enumerate(layers):
             last = number == len(layers) - 1
             given = tree_map(_leaf, value)
+            state = state_of(layer, mode, dtype)
             try:
                 with autocast(dtype), _Recorder() as forward:
-                    value = functional_call(layer, state_of(layer, mode, dtype), (given,), tie_weights=False)
+                    value = functional_call(layer, state, (given,), tie_weights=False)
                     end = loss_of(model, value) if last else value
                 with _Recorder() as backward:
                     ends = [t for t in tree_leaves(end) if isinstance(t, Tensor) and t.requires_grad]
                     torch.autograd.backward(ends, [torch.empty_like(t) for t in ends])
-            except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
+            except Exception as error:  # a layer of anyone's may raise anything
                 raise ValueError(
                     f"layer {name} of {model.name} cannot be run without data ({' '.join(str(error).split())})"
                 ) from error
@@ -98,9 +99,8 @@ def operators(
 
 
 def _leaf(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return value.detach().requires_grad_(value.is_floating_point())
+    """What a layer is given. Of images, and of what frozen layers make of them, nobody asks for a gradient."""
+    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
 def loss_of(model: Model, output: Any) -> Any:

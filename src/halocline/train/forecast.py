@@ -71,6 +71,8 @@ class Forecast:
     memory: tuple[float, ...] | None
     """Bytes at the peak, of each rank of a replica, without what an operator needs only while it runs; None where they
     cannot be counted."""
+    uncounted: str
+    """Why operations cannot be counted; empty where they are."""
 
 
 def forecast(settings: Settings) -> Forecast:
@@ -84,9 +86,9 @@ def forecast(settings: Settings) -> Forecast:
     try:
         with as_it_was(model):
             work: _Work | None = _work(model, plan, _dtype(settings))
-        size = count(model, _image(plan), dtype=_dtype(settings))
-    except ValueError:  # a layer that cannot be run without data: the plan can still be proved and drawn
-        work, size = None, count(model, activations=False)
+        size, uncounted = count(model, _image(plan), dtype=_dtype(settings)), ""
+    except ValueError as error:  # a layer that cannot be run without data: the plan can still be proved and drawn
+        work, size, uncounted = None, count(model, activations=False), str(error)
     speed = None if work is None else speed_of(settings.run)
     costs = _by_layers(plan) if work is None or speed is None else _costs(settings, layout, work, size, speed)
     priced, rows = simulate(schedule, costs), costs.per_stage(plan)
@@ -110,6 +112,7 @@ def forecast(settings: Settings) -> Forecast:
         priced.makespan,
         priced.bubble,
         None if work is None else priced.peak_memory,
+        uncounted,
     )
 
 
