@@ -51,6 +51,12 @@ def test_master_addr_and_port_come_first() -> None:
         assert (place(**launcher, **given_).address, place(**launcher, **given_).port) == ("10.0.0.1", 29999)
 
 
+def test_an_empty_master_addr_is_none() -> None:
+    """MASTER_ADDR=$(a command that failed)."""
+    assert place(**OPEN_MPI_4, MASTER_ADDR="") == place(**OPEN_MPI_4)
+    assert place(**SLURM, MASTER_ADDR="").address == "gpu03"
+
+
 def test_slurm_names_rank_0s_machine_and_its_jobs_have_ports_of_their_own() -> None:
     assert place(**SLURM).address == "gpu03" and place(**SLURM).job == "4711.2"
     ports = [

@@ -14,7 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from halocline.runtime import run_local
+from halocline.runtime import PeerLost, run_local
+from halocline.runtime.processes import launch
 from halocline.runtime.processes.environment import LauncherRank, command, detect, first_node
 from halocline.runtime.processes.launch import _neighbours
 from halocline.runtime.processes.meeting import Meeting
@@ -52,7 +53,13 @@ def test_each_launcher_is_understood(launcher: str, names: tuple[str, ...]) -> N
 
 
 def test_slurm_derives_where_to_meet() -> None:
-    slurm = {"SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "4711"}
+    slurm = {
+        "SLURM_PROCID": "9",
+        "SLURM_NTASKS": "16",
+        "SLURM_LOCALID": "1",
+        "SLURM_JOB_ID": "4711",
+        "SLURM_STEP_ID": "0",
+    }
     place = detect({**slurm, "SLURM_STEP_NODELIST": "gpu[03-04]", "SLURM_STEP_TASKS_PER_NODE": "8(x2)"})
     assert place is not None
     assert (place.rank, place.size, place.local_rank, place.local_size, place.address) == (9, 16, 1, 8, "gpu03")
@@ -83,6 +90,17 @@ def test_launchers_that_agree_are_fine() -> None:
     assert detect(env).launcher == "MVAPICH2"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": "4294967291"}, {"SLURM_STEP_ID": "4294967290"}], ids=str)
+def test_a_batch_script_or_a_shell_of_salloc_is_none_of_sruns_tasks(step: dict[str, str]) -> None:
+    """Slurm tells them of the tasks that srun may start, as if they were the first of them: nobody else would come."""
+    env = {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NNODES": "1", **step}
+    with pytest.raises(ValueError, match=r"SLURM_NTASKS=8, .* start it with srun -n 8, or unset SLURM_PROCID"):
+        detect({**env, "SLURM_NTASKS": "8"})
+    assert detect({**env, "SLURM_NTASKS": "1"}) is None
+    inside = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+    assert detect({**env, "SLURM_NTASKS": "8", **inside}).launcher == "Open MPI"  # type: ignore[union-attr]
+
+
 def test_torchrun_inside_a_slurm_job_is_no_contradiction() -> None:
     env = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "SLURM_JOB_ID": "1", "SLURM_PROCID": "0", **ONE_NODE}
     assert detect({**env, "SLURM_NTASKS": "8"}).rank == 5  # type: ignore[union-attr]  # from a batch script
@@ -95,6 +113,8 @@ def test_torchrun_inside_a_slurm_job_is_no_contradiction() -> None:
     [
         ({"RANK": "1"}, "RANK is set to 1 and WORLD_SIZE is not set"),
         ({"RANK": "4", "WORLD_SIZE": "4", **ONE_NODE}, "RANK=4 and WORLD_SIZE=4: a rank lies between 0 and 3"),
+        ({"RANK": "0", "WORLD_SIZE": "4", **ONE_NODE, "MASTER_PORT": "0"}, "MASTER_PORT=0 is no port"),
+        ({"RANK": "0", "WORLD_SIZE": "4", **ONE_NODE, "MASTER_PORT": "65536"}, "MASTER_PORT=65536 is no port"),
         ({"RANK": "one", "WORLD_SIZE": "4", **ONE_NODE}, "RANK='one' is not a number"),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"},
@@ -148,11 +168,20 @@ def test_ranks_on_two_kinds_of_devices_are_refused() -> None:
     ranks = [LauncherRank("torchrun", rank, 2, rank, 2, "127.0.0.1", store.port) for rank in range(2)]
     with ThreadPoolExecutor(2) as threads:
         said = [
-            threads.submit(_neighbours, rank, torch.device(kind), Meeting(store.clone(), "127.0.0.1")).exception
+            threads.submit(_neighbours, rank, torch.device(kind), Meeting(store.clone(), "127.0.0.1"), 60.0).exception
             for rank, kind in zip(ranks, ("cpu", "meta"), strict=True)
         ]
         assert str(said[0](60)).startswith("rank 0 computes on cpu and rank 1 on meta: give all one kind")
         assert str(said[1](60)).startswith("rank 1 computes on meta and rank 0 on cpu")
+
+
+def test_ranks_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(launch, "SILENT", 0.1)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = LauncherRank("Open MPI", 1, 3, 1, 3, "127.0.0.1", store.port)
+    with pytest.raises(PeerLost, match=r"rank 1 waited for all 3 processes and only ranks \[1\] came: .* mpirun -n 3"):
+        _neighbours(place, torch.device("cpu"), Meeting(store.clone(), "127.0.0.1"), 0.5)
+    assert capfd.readouterr().err.count("rank 1 of 3 waits for ranks [0, 2]\n") == 1
 
 
 def test_run_local_returns_what_each_rank_returned() -> None:

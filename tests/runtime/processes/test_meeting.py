@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from halocline.runtime.processes import meeting
 from halocline.runtime.processes.environment import LauncherRank, detect
 from halocline.runtime.processes.lost import PeerLost
 from halocline.runtime.processes.meeting import meet
@@ -242,6 +243,42 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         meet(first, 60.0)
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["", "[" * 100_000, '{"word":"","addresses":["127.0.0.1"],"port":1}', '{"word":"a","addresses":[5],"port":1}',
+     '{"word":"a","addresses":"here","port":1}', '{"word":"a","addresses":["127.0.0.1"],"port":"x"}', "\udcff"],
+)  # fmt: skip
+def test_a_file_with_something_else_in_it_is_not_believed(words: str, tmp_path: Path) -> None:
+    first, second = places(tmp_path)
+    file = meet(first, 60.0).file
+    assert file is not None
+    file.write_bytes(words.encode(errors="surrogateescape"))
+    with pytest.raises(PeerLost, match=r"waited 0.1 s for .*, which rank 0 writes: "):
+        meet(second, 0.1)
+
+
+def test_an_address_of_ipv6() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    first, second = places(Path(), address="::1", port=free_port())
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(meet, second, 60.0)
+        kept = meet(first, 60.0)
+        kept.store.set("rank 0", "here")
+        assert other.result(60).store.get("rank 0") == b"here"
+
+
+def test_who_waits_at_a_known_store_says_so(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Rank 0 itself, too, which has not to look for the store and waits for the others."""
+    monkeypatch.setattr(meeting, "SILENT", 0.1)
+    first, _ = places(Path(), port=free_port())
+    with pytest.raises(PeerLost, match=r"rank 0 waited 2 s for all 2 processes and 1 came .*: start them with mpirun"):
+        meet(first, 2.0)
+    assert "rank 0 of 2 waits for all processes at the store of rank 0, 127.0.0.1:" in capfd.readouterr().err
+
+
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
@@ -259,7 +296,7 @@ def test_a_derived_port_of_another_job_is_noticed() -> None:
     first, _ = places(Path(), job="4711.0", port=port)
     _, second = places(Path(), job="14711.0", port=port)
     with ThreadPoolExecutor(1) as threads:
-        keeper = threads.submit(meet, first, 3.0)  # its own second rank never comes
+        keeper = threads.submit(meet, first, 60.0)  # its own second rank never comes
         with pytest.raises(PeerLost, match=r"job 14711.0 found the store of job 4711.0 at .*: set MASTER_PORT"):
             meet(second, 60.0)
         assert keeper.exception(60) is None

@@ -46,7 +46,7 @@ _MOST_INSTRUCTIONS = 1 << 16
 _DEEPEST = 3
 """The list, its rows, their pairs."""
 _TOKEN = re.compile(
-    r"""\s+|\#[^\n]*|(?P<open>[\[(])|(?P<close>[\])])|,|(?P<word>'[\w-]{1,40}'|"[\w-]{1,40}"|\d{1,9}(?:\.\d{0,9})?(?![\d.]))""",
+    r"""\s+|\#[^\n]*|(?P<open>[\[(])|(?P<close>[\])])|(?P<comma>,)|(?P<word>'[\w-]{1,40}'|"[\w-]{1,40}"|\d{1,9}(?:\.\d{0,9})?(?![\d.]))""",
     re.ASCII,
 )
 """What a list of rows is made of. Nothing else reaches Python's parser, which deep nesting and long sums can crash."""
@@ -179,17 +179,25 @@ def _short_text(path: Path) -> str:
 
 
 def _require_plain(text: str) -> None:
-    """Whether a text is made of brackets, names in quotes, numbers and comments, neither too deep nor too long."""
+    """Whether a text is made of brackets, names in quotes, numbers and comments, neither too deep nor too long. Without
+    the commas between them they would be calls and sums of words."""
     at = depth = parts = 0
+    ended = False  # whether a value has, so that a comma must come before the next
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
             what = f"{text[at : at + 20]!r} where a bracket, a name in quotes or a whole number belongs"
             raise ValueError(f"{_line(text, at)} has {what}: {_WRITE}")
+        begins = token["open"] is not None or token["word"] is not None
+        if (begins and ended) or (token["comma"] is not None and not ended):
+            what = "no comma before" if ended else "nothing before"
+            raise ValueError(f"{_line(text, at)} has {what} {text[at : at + 20]!r}: {_WRITE}")
+        if token.lastgroup is not None:
+            ended = token["close"] is not None or token["word"] is not None
         depth += (token["open"] is not None) - (token["close"] is not None)
         if depth > _DEEPEST:
             raise ValueError(f"{_line(text, at)} has brackets {depth} deep and a plan has {_DEEPEST}: {_WRITE}")
-        parts += token["open"] is not None or token["word"] is not None
+        parts += begins
         at = token.end()
     if parts > 3 * _MOST_INSTRUCTIONS:
         raise ValueError(

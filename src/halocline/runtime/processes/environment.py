@@ -19,6 +19,8 @@ RUN_DIRECTORY = "HALOCLINE_RUN_DIRECTORY"
 """Where the local launcher wants the logbooks."""
 RENDEZVOUS = "HALOCLINE_RENDEZVOUS"
 """A directory that all nodes share, in which rank 0 says where it is."""
+_STEPS_OF_SHELLS = ("4294967290", "4294967291")
+"""Slurm's numbers for the step of salloc's shell and of a batch script."""
 WAYS_OUT = (
     f"set MASTER_ADDR to rank 0's machine for all ranks, or {RENDEZVOUS} to a directory of this job that all share"
 )
@@ -103,6 +105,13 @@ def detect(environ: Mapping[str, str] | None = None) -> LauncherRank | None:
         found = [names for names in found if names.launcher != "Slurm"]
     first = found[0]
     rank, size = _number(env, first.rank), _number(env, first.size)
+    if first.launcher == "Slurm" and _beside_tasks(env):
+        if size == 1:
+            return None
+        raise ValueError(
+            f"SLURM_NTASKS={size}, and this process is not one of srun's tasks but in the batch script or the shell "
+            f"beside them: start it with {command('Slurm', size)}, or unset SLURM_PROCID to stay on this machine"
+        )
     for other in found[1:]:
         theirs = _number(env, other.rank), _number(env, other.size)
         if theirs != (rank, size):
@@ -146,9 +155,15 @@ def _outer_slurm(env: Mapping[str, str]) -> bool:
     or with one task of Slurm's per machine (torchrun's agent, mpirun's daemon)."""
     if "SLURM_JOB_ID" not in env:
         return False
-    batch = "SLURM_STEP_ID" not in env and env.get("SLURM_PROCID") == "0"
     nodes = env.get("SLURM_STEP_NUM_NODES", env.get("SLURM_NNODES"))
-    return batch or (nodes is not None and nodes == env.get("SLURM_NTASKS"))
+    return _beside_tasks(env) or (nodes is not None and nodes == env.get("SLURM_NTASKS"))
+
+
+def _beside_tasks(env: Mapping[str, str]) -> bool:
+    """Whether this is the one process that Slurm starts to run a batch script or the shell of salloc. It is told of the
+    tasks that srun may start from there, and is none of them."""
+    step = env.get("SLURM_STEP_ID", "")
+    return "SLURM_JOB_ID" in env and env.get("SLURM_PROCID") == "0" and step in ("", *_STEPS_OF_SHELLS)
 
 
 def _slurm_tasks_here(env: Mapping[str, str], size: int) -> int | None:
@@ -164,9 +179,9 @@ def _meeting_point(
     env: Mapping[str, str], names: Names, job: str, size: int, local_size: int | None
 ) -> tuple[str, int]:
     """Address and port of the store, as far as they are known before rank 0 has spoken."""
-    if "MASTER_ADDR" in env:
+    if env.get("MASTER_ADDR"):
         return env["MASTER_ADDR"], _port(env, job)
-    port = _number(env, "MASTER_PORT") if "MASTER_PORT" in env else 0
+    port = _given_port(env) or 0
     told = bool(job) or _pmi(env, job) is not None  # rank 0 can tell without a word from the user
     nodes = env.get("SLURM_STEP_NODELIST", env.get("SLURM_JOB_NODELIST", ""))
     if local_size == size or (names.launcher == "Slurm" and not nodes):
@@ -211,10 +226,20 @@ def _rendezvous(env: Mapping[str, str], job: str, one_node: bool) -> Path | None
 
 def _port(env: Mapping[str, str], job: str) -> int:
     """Given, or derived from the job: jobs of Slurm that run at once count on, so theirs differ."""
-    if "MASTER_PORT" in env:
-        return _number(env, "MASTER_PORT")
+    given = _given_port(env)
+    if given is not None:
+        return given
     if not job:
         return 29500
     slurm = re.fullmatch(r"(\d+)\.(\d*)", job)
     number = int(slurm[1]) + 3331 * int(slurm[2] or 0) if slurm else zlib.crc32(job.encode())
     return 20000 + number % 10000
+
+
+def _given_port(env: Mapping[str, str]) -> int | None:
+    if "MASTER_PORT" not in env:
+        return None
+    port = _number(env, "MASTER_PORT")
+    if not 0 < port < 65536:
+        raise ValueError(f"MASTER_PORT={port} is no port: set one of 1 to 65535")
+    return port

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -32,7 +32,7 @@ from halocline.runtime.processes.environment import RUN_DIRECTORY, LauncherRank,
 from halocline.runtime.processes.kernels import check_kernels
 from halocline.runtime.processes.logbook import OWN, PEER, Logbook
 from halocline.runtime.processes.lost import LostRank, PeerLost
-from halocline.runtime.processes.meeting import Meeting, meet
+from halocline.runtime.processes.meeting import SILENT, Meeting, looked_after, meet, say
 from halocline.runtime.processes.nodes import Nodes, interface_towards, is_loopback, machine
 from halocline.runtime.processes.watch import Watch
 from halocline.runtime.processes.world import World, quietly
@@ -73,7 +73,7 @@ def join(
     meeting = meet(place, deadline)
     store = meeting.store
     try:
-        on_device, on_node, address = _neighbours(place, where, meeting)
+        on_device, on_node, address = _neighbours(place, where, meeting, deadline)
     finally:
         meeting.over()
     if transport == "auto":
@@ -122,14 +122,14 @@ def _device(device: torch.device | str | None, place: LauncherRank | None) -> to
     return where
 
 
-def _neighbours(place: LauncherRank, device: torch.device, meeting: Meeting) -> tuple[int, int, str]:
+def _neighbours(place: LauncherRank, device: torch.device, meeting: Meeting, deadline: float) -> tuple[int, int, str]:
     """The most processes that share one GPU, the processes on this machine, and rank 0's address between machines."""
     store, host = meeting.store, machine()
     gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else f"cpu {place.rank}"
     store.set(f"halocline/place/{place.rank}", json.dumps([host, gpu, meeting.address, device.type]))
     keys = [f"halocline/place/{rank}" for rank in range(place.size)]
     try:
-        store.wait(keys)
+        _wait_for_all(place, store, keys, deadline)
     except RuntimeError as error:
         here = [rank for rank, key in enumerate(keys) if store.check([key])]
         raise PeerLost(
@@ -148,6 +148,18 @@ def _neighbours(place: LauncherRank, device: torch.device, meeting: Meeting) -> 
     across = [address for h, _, address, _ in places if h != hosts[0]] if host == hosts[0] else [meeting.address]
     gpus = [(h, g) for h, g, *_ in places]
     return max(map(gpus.count, gpus)), hosts.count(host), next(iter(across), meeting.address)
+
+
+def _wait_for_all(place: LauncherRank, store: Any, keys: list[str], deadline: float) -> None:
+    """Until every rank has left its key; says who has not, if that takes long."""
+    if deadline > SILENT and not looked_after(place):
+        with suppress(RuntimeError):
+            store.wait(keys, timedelta(seconds=SILENT))
+            return
+        late = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        say(place, f"ranks {late}")
+        deadline -= SILENT
+    store.wait(keys, timedelta(seconds=deadline))
 
 
 def _run_directory(place: LauncherRank, store: Any) -> Path:

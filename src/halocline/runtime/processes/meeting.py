@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 import queue
+import re
 import socket
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -27,7 +28,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from halocline.runtime.processes import pmi
-from halocline.runtime.processes.environment import WAYS_OUT, LauncherRank
+from halocline.runtime.processes.environment import WAYS_OUT, LauncherRank, command
 from halocline.runtime.processes.lost import PeerLost
 from halocline.runtime.processes.nodes import own_addresses
 
@@ -35,7 +36,7 @@ _WORD = "halocline/meeting"
 _JOB = "halocline/job"
 _PROBE = 3.0
 """Seconds that one address of rank 0 has to answer."""
-_SILENT = 10.0
+SILENT = 10.0
 """Seconds after which a rank says what it waits for."""
 
 _T = TypeVar("_T")
@@ -76,11 +77,13 @@ def meet(place: LauncherRank, deadline: float) -> Meeting:
 
 def _known(place: LauncherRank, deadline: float) -> Any:
     """The store whose address and port all were told."""
-    where = f"{place.address}:{place.port}"
+    host = f"[{place.address}]" if ":" in place.address and "[" not in place.address else place.address
+    where = f"{host}:{place.port}"
     url = f"tcp://{where}?rank={place.rank}&world_size={place.size}"
     try:
         rendezvous = dist.rendezvous(url, timeout=timedelta(seconds=deadline))
-        store, _, _ = _within(deadline + _PROBE, partial(next, rendezvous))
+        with _told_late(place, f"all processes at the store of rank 0, {where}"):
+            store, _, _ = _within(deadline + _PROBE, partial(next, rendezvous))
         if place.job and not place.store_by_launcher:
             if place.rank == 0:
                 store.set(_JOB, place.job)
@@ -94,6 +97,11 @@ def _known(place: LauncherRank, deadline: float) -> Any:
             raise
         if place.rank == 0 and "EADDRINUSE" in str(error):
             raise _taken(place) from error
+        if (joined := re.search(r"(\d+)/\d+ clients joined", str(error))) is not None:
+            raise PeerLost(
+                f"rank {place.rank} waited {deadline:g} s for all {place.size} processes and {joined[1]} came to the "
+                f"store of rank 0, {where}: start them with {command(place.launcher, place.size)}"
+            ) from error
         raise PeerLost(
             f"rank {place.rank} of {place.size} found no store at {where} in {deadline:g} s: rank 0 has not started, "
             f"or another address is right (set MASTER_ADDR and MASTER_PORT); {_line(error)}"
@@ -141,9 +149,9 @@ def _find(place: LauncherRank, deadline: float) -> Meeting:
         waited = time.monotonic() - began
         if waited > deadline:
             raise PeerLost(f"rank {place.rank} of {place.size} waited {deadline:g} s for {where}: {WAYS_OUT}")
-        if waited > _SILENT and not said:
+        if waited > SILENT and not said:
             said = True
-            print(f"rank {place.rank} of {place.size} waits for {where}; {WAYS_OUT}", file=sys.stderr, flush=True)
+            say(place, f"{where}; {WAYS_OUT}")
         time.sleep(0.1)
         told = _read(_file(place)) if read else told
 
@@ -180,10 +188,33 @@ def _within(seconds: float, act: Callable[[], _T]) -> _T:
     try:
         result, error = ends.get(timeout=seconds)
     except queue.Empty:
-        raise TimeoutError("what answers there is no store") from None
+        raise TimeoutError("nothing answers there, or no store") from None
     if error is not None:
         raise error
     return result  # type: ignore[return-value]
+
+
+def looked_after(place: LauncherRank) -> bool:
+    """Whether a launcher of torch's started the processes: it notices by itself if one is not there."""
+    return place.store_by_launcher or place.run_directory is not None
+
+
+def say(place: LauncherRank, what: str) -> None:
+    """What this rank waits for, to people."""
+    print(f"rank {place.rank} of {place.size} waits for {what}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _told_late(place: LauncherRank, what: str) -> Iterator[None]:
+    """Says what is waited for inside, if that takes long."""
+    timer = threading.Timer(SILENT, say, (place, what))
+    timer.daemon = True
+    if not looked_after(place):
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _resolved(name: str) -> str:
@@ -215,15 +246,18 @@ def _file(place: LauncherRank) -> Path:
 def _read(file: Path) -> _Told | None:
     try:
         return _parsed(file.read_text())
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None
 
 
 def _parsed(words: str) -> _Told | None:
     try:
-        return _Told(**json.loads(words))
-    except (ValueError, TypeError):
+        told = _Told(**json.loads(words))
+    except (ValueError, TypeError, RecursionError):
         return None
+    known = isinstance(told.word, str) and told.word and type(told.port) is int and 0 < told.port < 65536
+    listed = isinstance(told.addresses, list) and all(isinstance(address, str) for address in told.addresses)
+    return told if known and listed else None
 
 
 def _taken(place: LauncherRank) -> ValueError:

@@ -17,6 +17,8 @@ import re
 import socket
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _KEY = "halocline{}"
 
@@ -25,23 +27,41 @@ def share(descriptor: int, word: str | None, deadline: float) -> str:
     """What rank 0 passed as `word`; the others pass None. Every rank calls this. OSError if that fails."""
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         raise OSError(f"descriptor {descriptor} is not the launcher's")
-    with socket.socket(fileno=os.dup(descriptor)) as launcher:
+    with socket.socket(fileno=os.dup(descriptor)) as launcher, _blocking_again(launcher):
         end = time.monotonic() + deadline
-        table = _asked(launcher, "get_my_kvsname", end)["kvsname"]
+        table = _asked(launcher, "get_my_kvsname", end, "kvsname")["kvsname"]
         meeting = 0
         if word is not None:
             value = word.encode().hex()  # neither blanks nor equals signs
-            while _asked(launcher, f"put kvsname={table} key={_KEY.format(meeting)} value={value}", end)["rc"] != "0":
+            while (
+                _asked(launcher, f"put kvsname={table} key={_KEY.format(meeting)} value={value}", end, "rc")["rc"]
+                != "0"
+            ):
                 meeting += 1  # that many times these ranks have met before
         _asked(launcher, "barrier_in", end)
         found = ""
-        while (answer := _asked(launcher, f"get kvsname={table} key={_KEY.format(meeting)}", end))["rc"] == "0":
-            found, meeting = answer["value"], meeting + 1
+        while (answer := _asked(launcher, f"get kvsname={table} key={_KEY.format(meeting)}", end, "rc"))["rc"] == "0":
+            found, meeting = answer.get("value", ""), meeting + 1
+    try:
         return bytes.fromhex(found).decode()
+    except ValueError:
+        raise OSError(f"the launcher answered {found[:60]!r} where rank 0's word belongs") from None
 
 
-def _asked(launcher: socket.socket, question: str, end: float) -> dict[str, str]:
-    """The fields of the one line with which the launcher answers."""
+@contextmanager
+def _blocking_again(launcher: socket.socket) -> Iterator[None]:
+    """A deadline makes the descriptor itself return at once, for MPI and later programs too: it is given back as it
+    was."""
+    try:
+        yield
+    finally:
+        launcher.settimeout(None)
+
+
+def _asked(launcher: socket.socket, question: str, end: float, wanted: str = "cmd") -> dict[str, str]:
+    """The fields of the one line with which the launcher answers, `wanted` among them."""
+    if time.monotonic() > end:
+        raise TimeoutError("the launcher answers, and never as it should")
     launcher.sendall(f"cmd={question}\n".encode())
     line = b""
     while not line.endswith(b"\n"):
@@ -51,7 +71,7 @@ def _asked(launcher: socket.socket, question: str, end: float) -> dict[str, str]
         if not byte:
             raise OSError(f"the launcher closed its connection after {question.split()[0]}")
         line += byte
-    fields = dict(re.findall(r"(\w+)=(\S*)", line.decode()))
-    if "cmd" not in fields or ("rc" not in fields and question.startswith(("put", "get "))):
+    fields = dict(re.findall(r"(\w+)=(\S*)", line.decode("latin-1")))
+    if not {"cmd", wanted} <= fields.keys():
         raise OSError(f"the launcher answered {line!r} to {question.split()[0]}")
     return fields
