@@ -126,6 +126,22 @@ def test_after_a_failure_nothing_is_acknowledged(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_no_error_leaves_those_who_wait_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning of Python 3.12's sqlite3 that was an error ended the commits, and nobody was told."""
+
+    def warned(self: Store, batch: object) -> None:
+        raise DeprecationWarning("not an error of sqlite3")
+
+    async def run() -> None:
+        store = Store(tmp_path / "x.sqlite")
+        monkeypatch.setattr(Store, "_commit", warned)
+        with pytest.raises(StoreFailed, match="not an error of sqlite3"):
+            await asyncio.wait_for(store.add_job("job", "{}"), 60)
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_store_that_fails_is_told_in_one_line(near: Callable[..., Near], monkeypatch: pytest.MonkeyPatch) -> None:
     server = near()
 

@@ -122,10 +122,11 @@ class Store:
     async def forget_reports(self, job: str, before: int) -> None:
         """Drops the reports of rounds long over, but for those a profile was made of."""
         await self._start(
-            "DELETE FROM reports WHERE job = ?1 AND round < ?2 AND round > (SELECT COALESCE(MAX(round), -1) "
-            "FROM rounds WHERE job = ?1 AND json_extract(body, '$.clocks') IS NOT NULL)",
+            "DELETE FROM reports WHERE job = ? AND round < ? AND round > (SELECT COALESCE(MAX(round), -1) "
+            "FROM rounds WHERE job = ? AND json_extract(body, '$.clocks') IS NOT NULL)",
             job,
             before,
+            job,
         )
 
     def _start(self, statement: str, *values: object) -> asyncio.Future[None]:
@@ -146,7 +147,7 @@ class Store:
                 # After a failure memory is ahead of the disk, so nothing is acknowledged until a restart.
                 if self._failure is None:
                     await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, batch)
-            except sqlite3.Error as error:
+            except Exception as error:  # whatever it is, those who wait are told
                 self._failure = StoreFailed(f"the store cannot be written ({error}): make room and start it again")
             for _, _, done in batch:
                 if done.done():
