@@ -38,8 +38,9 @@ def test_recomputing_in_vain_is_told(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_is_not_priced_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    out = said("--tensor 2 --device a100", capsys)
-    assert any(line.endswith("; without what a stage's tiles and tensor ranks tell each other") for line in out)
+    for words in ("--tensor 2", "--replicas 2 --shard parameters"):
+        out = said(f"{words} --device a100", capsys)
+        assert any(line.endswith("; without what ranks tell each other inside a stage") for line in out)
 
 
 def test_a_device_to_price_is_none_to_train_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from halocline.cli.drawing import table_of
 from halocline.plan.plan import Plan
+from halocline.plan.stage import PARAMETERS
 from halocline.train.settings import Settings
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ def _price(found: Forecast) -> str:
             f"{found.bubble:.1%}; no device is priced, as {found.uncounted}"
         )
     assert plan.batch is not None
-    inside = any(stage.team_size > stage.lanes for stage in plan.stages)
+    inside = any(stage.team_size > stage.lanes or stage.shard == PARAMETERS for stage in plan.stages)
     return (
         f"simulated on {found.speed.name}: makespan {found.makespan:.4g} s, bubble {found.bubble:.1%}, "
         f"{plan.batch * plan.replicas / found.makespan:.4g} samples/s"
-        + ("; without what a stage's tiles and tensor ranks tell each other" if inside else "")
+        + ("; without what ranks tell each other inside a stage" if inside else "")
     )
 
 
@@ -80,7 +81,9 @@ def _advice(found: Forecast) -> Iterator[str]:
     if found.plan.schedule == "1f1b" and last.recompute and len(found.plan.stages) > 1:
         yield "--recompute but-last saves time and costs no memory: the last stage's backward comes at once"
     times = [sum(stage.seconds) for stage in found.stages if stage.seconds is not None]
-    if len(times) > 1 and max(times) >= _UNEQUAL * sum(times) / len(times):
+    if found.plan.pipes > 1 or found.plan.chunks > 1 or len(times) < 2:
+        return  # a rank has several stages: which of them is long says little
+    if max(times) >= _UNEQUAL * sum(times) / len(times):
         longest, ratio = times.index(max(times)), max(times) * len(times) / sum(times)
         yield f"stage {longest} takes {ratio:.2g} times as long as the mean one, and others wait: move layers off it"
 

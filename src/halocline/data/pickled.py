@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from halocline.data.picture import BadFile
 
-OPERATIONS = 5_000_000
+OPERATIONS = 1_000_000
 """More make no dataset of ours (CIFAR-100 has 0.3 million), but fill the memory."""
 AGAIN = "take the archive from those who publish it, and unpack it again"
 

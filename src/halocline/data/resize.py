@@ -1,7 +1,8 @@
 """Images of bytes at another size, by box: bilinear, and bit for bit what Pillow's `resize` (so torchvision's) makes of
 the whole image, since all sums are of integers. Knows arrays and boxes only.
 
-Pillow 13 may shrink an image that is not square columns first, which rounds some pixels to the next of 255 levels.
+Pillow 13 may shrink columns first where the image or its new size is not square, which rounds some pixels to the next
+of 255 levels.
 """
 
 from __future__ import annotations

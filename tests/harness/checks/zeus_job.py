@@ -10,6 +10,7 @@ and when all ranks have ended `code`, the worst exit code, and `said`, what was 
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import multiprocessing
@@ -262,7 +263,10 @@ def start(url: str, folder: Path, spec: dict[str, Any]) -> None:
         rank = os.fork()
         if not rank:
             main(number, url, folder, spec)
-            sys.exit()  # as any program: Zeus gives the clock back at exit
+            # As at the end of any program Zeus gives the clock back; it starts a thread for that, which an interpreter
+            # of Python 3.12 that is ending does not let it.
+            atexit._run_exitfuncs()
+            os._exit(0)
         ranks.append(rank)
     code = max(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks)
     (folder / "code-").write_text(str(code))

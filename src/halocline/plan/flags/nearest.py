@@ -28,7 +28,7 @@ MEANINGS = {
     "weight_decay": ("wd", "decay", "l2"),
     "optimizer": ("opt", "solver"),
     "momentum": ("beta1",),
-    "steps": ("iters", "iterations", "train iters", "max iterations", "train steps", "total steps"),
+    "steps": ("iters", "iterations", "train iters", "max iterations", "max iters", "train steps", "total steps"),
     "epochs": ("epoch", "passes over data"),
     "batch_size": ("bs", "batch", "global batch size", "train batch size", "total batch"),
     "microbatch_size": ("mbs", "micro batch size"),

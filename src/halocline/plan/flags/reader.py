@@ -17,7 +17,10 @@ from halocline.plan.flags.fields import EXAMPLES
 from halocline.plan.flags.nearest import nearest
 from halocline.plan.require import require_choice
 
-TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+TRUTH = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
 
 
 def read(
