@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from halocline.models.model import Model, make
 from halocline.models.operators import loss_of, operators
-from halocline.train.device_speed import speed_of
+from halocline.train.forecast import speed_of
 from halocline.train.settings import RunSettings
 
 MODELS = (

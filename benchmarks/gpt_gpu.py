@@ -30,9 +30,8 @@ from halocline.models.count import work
 from halocline.models.model import Model, make
 from halocline.plan import Plan
 from halocline.runtime import Engine, World
+from halocline.simulation.speed import COMPUTE, KNOWN
 
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "A40": 149.7e12, "L40S": 362e12, "B200": 2250e12}
-"""Dense bf16 operations per second, by what the device's name contains."""
 TURN = 4
 """Steps that one way takes before the next has its turn."""
 
@@ -148,7 +147,9 @@ def main() -> None:
     sizes = {name: getattr(options, name) for name in ("layers", "hidden", "heads", "vocab", "seq")}
     model = make("gpt3-medium", **sizes)
     device = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
-    peak = options.peak * 1e12 if options.peak else next((p for name, p in PEAKS.items() if name in device), math.nan)
+    known = [name for name in KNOWN if name in device.lower()]
+    peak = KNOWN[max(known, key=len)].compute["bf16"] / COMPUTE if known else math.nan
+    peak = options.peak * 1e12 if options.peak else peak
     flops = 3 * options.batch * sum(layer.flops for layer in work(model))
     print(f"{device}, torch {torch.__version__}: GPT {sizes}, batch {options.batch} in {options.microbatches}, bf16")
 

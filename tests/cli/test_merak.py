@@ -88,6 +88,7 @@ def test_a_dry_run_of_a_model_that_cannot_be_run_without_data(
     assert merak.main("curious_model:make 2 4 --pp 2 --dry_run true".split()) == 0
     said = capsys.readouterr().out
     assert "forwards of one layer" in said and "proved" in said
+    assert "no device is priced, as layer 3 of curious_model:make cannot be run without data" in said
 
 
 @pytest.mark.parametrize(

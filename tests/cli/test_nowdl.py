@@ -81,6 +81,7 @@ def test_the_scripts_of_gems(words: str, expected: tuple[int, int, int]) -> None
         ("--app 2 --samples 8", {}, "--samples 8 is of synthetic images, and --app 2 has its own: leave it out"),
         ("--fused-layers 2", {"spatial": True}, "--fused-layers 2 fuses nothing without --halo-D2: add it"),
         ("--times 3", {"gems": True}, "times = 3 is not an even number, .* in pairs, .*: use 2 or 4"),
+        ("--times 1 --passes 4", {"gems": True}, "passes = 4 and times = 1 both say the passes of gems"),
     ],
 )
 def test_what_says_nothing_in_a_script_is_refused(words: str, script: dict[str, bool], said: str) -> None:

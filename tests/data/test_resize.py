@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from halocline.data.resize import resized, taps
+from halocline.data.resize import blend, resized
 
 Size = tuple[int, int]
 
 
 def ours(image: np.ndarray, size: Size, box: tuple[tuple[int, int], tuple[int, int]]) -> np.ndarray:
-    lines = [taps(has, wanted, interval) for has, wanted, interval in zip(image.shape[1:], size, box)]
+    lines = [blend(has, wanted, interval) for has, wanted, interval in zip(image.shape[1:], size, box)]
     seen = [slice(*line.seen) for line in lines]
     return resized(image[:, seen[0], seen[1]], *lines)
 
@@ -50,6 +50,6 @@ def test_any_box_is_the_same_part_of_the_whole(
 
 
 def test_only_what_a_box_needs_is_read() -> None:
-    assert taps(32, 64, (0, 16)).seen == (0, 9)
-    assert taps(32, 32, (8, 16)).seen == (8, 16)
-    assert taps(32, 16, (8, 16)).seen == (15, 32)
+    assert blend(32, 64, (0, 16)).seen == (0, 9)
+    assert blend(32, 32, (8, 16)).seen == (8, 16)
+    assert blend(32, 16, (8, 16)).seen == (15, 32)

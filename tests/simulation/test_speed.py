@@ -2,9 +2,11 @@
 
 import pytest
 
-from halocline.simulation.speed import KNOWN, Speed
+from halocline.simulation.speed import KNOWN, DeviceSpeed
 
-DEVICE = Speed("one", {"bf16": 100.0, "tf32": 50.0, "float32": 10.0}, memory=20.0, link=1.0, launch=0.0, shares={})
+DEVICE = DeviceSpeed(
+    "one", {"bf16": 100.0, "tf32": 50.0, "float32": 10.0}, memory=20.0, link=1.0, launch=0.0, shares={}
+)
 
 
 @pytest.mark.parametrize(("flops", "moved", "seconds"), [(100, 0, 1.0), (0, 20, 1.0), (100, 40, 2.0), (300, 40, 3.0)])
@@ -19,7 +21,7 @@ def test_operators_one_after_the_other_shared_by_ranks() -> None:
 
 
 def test_the_host_may_be_the_slower() -> None:
-    slow = Speed("slow host", DEVICE.compute, 20.0, 1.0, launch=3.0)
+    slow = DeviceSpeed("slow host", DEVICE.compute, 20.0, 1.0, launch=3.0)
     assert slow.seconds([("product", 1.0, 1.0)] * 2, "bf16", ranks=100) == 6.0
 
 
@@ -29,7 +31,7 @@ def test_convolutions_in_float32_run_in_tf32() -> None:
 
 
 def test_a_kind_reaches_a_share() -> None:
-    halved = Speed("halved", DEVICE.compute, 20.0, 1.0, launch=0.0, shares={"norm": 0.5})
+    halved = DeviceSpeed("halved", DEVICE.compute, 20.0, 1.0, launch=0.0, shares={"norm": 0.5})
     assert halved.seconds([("norm", 0, 20)], "bf16") == 2.0
     assert halved.channels_last().seconds([("norm", 0, 20)], "bf16") == 1.0
 

@@ -6,11 +6,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import torch
 
-from halocline.simulation.speed import KNOWN, Speed
+from halocline.simulation.speed import DTYPES, KNOWN, DeviceSpeed
 from halocline.train import forecast as room
-from halocline.train.forecast import Forecast, forecast
-from halocline.train.settings import Settings
+from halocline.train.forecast import Forecast, forecast, speed_of
+from halocline.train.settings import RunSettings, Settings
 
 SMALL = {"layers": 4, "hidden": 32, "heads": 2, "vocab": 64, "seq": 16, "batch_size": 8}
 
@@ -19,7 +20,7 @@ def small(**said: Any) -> Forecast:
     return forecast(Settings.of(model="gpt3-small", **{**SMALL, "device": "a100", **said}))
 
 
-def on(speed: Speed, monkeypatch: pytest.MonkeyPatch, **said: Any) -> Forecast:
+def on(speed: DeviceSpeed, monkeypatch: pytest.MonkeyPatch, **said: Any) -> Forecast:
     """On a device of which everything is known."""
     monkeypatch.setattr(room, "speed_of", lambda run: speed)
     return small(**said)
@@ -47,7 +48,9 @@ def test_partitions_balanced_by_measuring_are_balanced(
 
 def test_operations_alone_do_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that only computes finds the head long; a slow host makes stages last as their operators are many."""
-    computing = Speed("computes", dict.fromkeys(KNOWN["a100"].compute, 1e6), 1e30, 1e30, launch=0, latency=0, shares={})
+    computing = DeviceSpeed(
+        "computes", dict.fromkeys(KNOWN["a100"].compute, 1e6), 1e30, 1e30, launch=0, latency=0, shares={}
+    )
     waiting = replace(computing, compute=dict.fromkeys(computing.compute, 1e30), launch=1.0)
     said = {"stages": 2, "microbatches": 4, "vocab": 4096}
     (first, last) = (stage.seconds for stage in on(computing, monkeypatch, **said).stages)
@@ -88,17 +91,34 @@ def test_one_sample_of_one_pixel_is_priced_like_half_of_two() -> None:
     assert one.stages[0].flops is not None and two.stages[0].flops == 2 * one.stages[0].flops
 
 
-def test_what_cannot_run_without_data_is_priced_by_layers(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "looks.py").write_text(
-        "from torch import nn\n"
-        "class Looks(nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        return x * float(x.mean())\n"
-        "def make():\n"
-        "    return [lambda: nn.AdaptiveAvgPool2d(1), nn.Flatten, lambda: nn.Linear(3, 10), Looks]\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    found = forecast(Settings.of(model="looks:make", stages=2, microbatches=4, batch_size=8))
-    assert found.speed is None and found.memory is None and found.makespan == 2 * 3 * (4 + 1)
-    assert found.uncounted.startswith("layer 3 of looks:make cannot be run without data")
+# -- the device ------------------------------------------------------------------------------------------------------
+
+
+def test_a_named_device_need_not_be_here() -> None:
+    assert speed_of(RunSettings(device="b200")) is KNOWN["b200"]
+
+
+def test_this_cpu_is_measured() -> None:
+    found = speed_of(RunSettings(device="cpu"))
+    assert found.name == "this CPU, measured"
+    assert set(found.compute) == set(DTYPES)
+    assert all(rate > 1e6 for rate in (*found.compute.values(), found.memory, found.link)) and 0 < found.launch < 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_device_the_assumption_is_said() -> None:
+    assert speed_of(RunSettings()).name == "a100 (assumed: --device names another)"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_this_gpu_is_measured() -> None:
+    found = speed_of(RunSettings())
+    assert found.name == f"{torch.cuda.get_device_name()}, measured"
+    assert found.compute["bf16"] > 1e12 and found.memory > 1e10
+
+
+def test_a_device_to_price_is_none_to_train_on() -> None:
+    with pytest.raises(ValueError, match="device = 'a40' is a GPU to price a run on: add --dry-run, or train on cuda"):
+        _ = RunSettings(device="a40").where
+    assert (RunSettings(device="cpu").where, RunSettings().where) == ("cpu", None)

@@ -160,7 +160,7 @@ class Script:
 
     def adapt(self, said: dict[str, Any]) -> None:
         """Refuse what says nothing here, and say what this script is."""
-        if said.get("times") == 1:
+        if said.get("times") == 1 and said.get("passes") in (None, 2):
             del said["times"]  # now-dl's default: with gems its least, MAST's two passes, and else nothing
         if self.gems and said.get("schedule") == "gems":
             del said["schedule"]

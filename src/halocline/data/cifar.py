@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from halocline.data.dataset import EVALUATION
 from halocline.data.pickled import AGAIN, read_pickle
 from halocline.data.picture import BadFile, fractions
-from halocline.data.resize import resized, taps
+from halocline.data.resize import blend, resized
 from halocline.tiling.boxes import Box, shape
 
 SIDE, CHANNELS = 32, 3
@@ -95,7 +95,7 @@ class Cifar:
         file, record = self._find(sample)
         if file not in self._images:
             self._images[file] = _read(self._paths[file], self._edition)[1]
-        lines = [taps(SIDE, size, interval) for size, interval in zip(self.image, box)]
+        lines = [blend(SIDE, size, interval) for size, interval in zip(self.image, box)]
         seen = tuple(line.seen for line in lines)
         stored = self._images[file][record].reshape(CHANNELS, SIDE, SIDE)[:, slice(*seen[0]), slice(*seen[1])]
         self.bytes_read += CHANNELS * int(np.prod(shape(seen)))

@@ -19,19 +19,19 @@ BITS = 22
 """Of the fraction of a weight: with 8 bits of a pixel they fit into 32."""
 
 
-class Taps(NamedTuple):
+class Blend(NamedTuple):
     """For one dim: which pixels of the source make an interval of outputs, and how much each of them counts."""
 
     seen: Interval
     """All of them together."""
     places: NDArray[np.intp]
-    """(outputs, taps), from the first pixel seen."""
+    """(outputs, pixels), from the first pixel seen."""
     weights: NDArray[np.int32]
-    """(outputs, taps): fractions with `BITS` bits."""
+    """(outputs, pixels): fractions with `BITS` bits."""
 
 
 @lru_cache(maxsize=64)
-def taps(size: int, out_size: int, interval: Interval) -> Taps:
+def blend(size: int, out_size: int, interval: Interval) -> Blend:
     """What an interval of `out_size` outputs needs of `size` pixels. An output is the mean of the pixels around its
     centre, weighted by a triangle that reaches to the next pixels, or, where the image shrinks, to the next outputs.
 
@@ -57,16 +57,16 @@ def taps(size: int, out_size: int, interval: Interval) -> Taps:
     for number, (first, weights) in enumerate(rows):
         places[number, : len(weights)] = np.arange(first - start, first - start + len(weights))
         table[number, : len(weights)] = weights
-    return Taps((start, stop), places, table)
+    return Blend((start, stop), places, table)
 
 
-def resized(pixels: NDArray[np.uint8], rows: Taps, columns: Taps) -> NDArray[np.uint8]:
+def resized(pixels: NDArray[np.uint8], rows: Blend, columns: Blend) -> NDArray[np.uint8]:
     """The box of outputs whose pixels seen are `pixels`, channels first."""
     wide = _summed(pixels, columns)
     return _summed(wide.swapaxes(-1, -2), rows).swapaxes(-1, -2)
 
 
-def _summed(pixels: NDArray[np.uint8], line: Taps) -> NDArray[np.uint8]:
+def _summed(pixels: NDArray[np.uint8], line: Blend) -> NDArray[np.uint8]:
     """Sums along the last dim, rounded to bytes."""
     total = np.full((*pixels.shape[:-1], len(line.places)), 1 << (BITS - 1), np.int32)
     for places, weights in zip(line.places.T, line.weights.T):

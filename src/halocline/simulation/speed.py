@@ -25,7 +25,7 @@ DTYPES = ("bf16", "tf32", "float32", "float64")
 
 
 @dataclass(frozen=True)
-class Speed:
+class DeviceSpeed:
     """What a device does in a second."""
 
     name: str
@@ -40,7 +40,7 @@ class Speed:
     latency: float = LATENCY
     shares: Mapping[str, float] = field(default_factory=lambda: SHARES)
 
-    def channels_last(self) -> Speed:
+    def channels_last(self) -> DeviceSpeed:
         """Where images lie so in memory."""
         return replace(self, shares={**self.shares, "norm": 1.0})
 
@@ -55,16 +55,15 @@ class Speed:
         return max(flops / self.compute[dtype], moved / self.memory) / self.shares.get(kind, 1.0)
 
 
-def _gpu(name: str, bf16: float, float32: float, float64: float, memory: float, link: float) -> Speed:
+def _gpu(name: str, bf16: float, float32: float, float64: float, memory: float, link: float) -> DeviceSpeed:
     """From peaks, in TFLOP/s and GB/s; a link's in one direction."""
     tf32 = max(bf16 / 2, float32)
     compute = {dtype: peak * 1e12 * COMPUTE for dtype, peak in zip(DTYPES, (bf16, tf32, float32, float64))}
-    return Speed(name, compute, memory * 1e9 * MEMORY, link * 1e9 * MEMORY)
+    return DeviceSpeed(name, compute, memory * 1e9 * MEMORY, link * 1e9 * MEMORY)
 
 
-# Where a data sheet names bf16 none (Volta, Turing), bf16 runs
-# as float32 does. A link is NVLink where the card has it, else PCIe.
-KNOWN: Mapping[str, Speed] = {
+# V100 and T4 have no bf16 of their own: it runs as fast as float32. A link is NVLink where the card has it, else PCIe.
+KNOWN: Mapping[str, DeviceSpeed] = {
     speed.name: speed
     for speed in (
         _gpu("v100", 15.7, 15.7, 7.8, 900, 150),

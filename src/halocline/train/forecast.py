@@ -8,7 +8,10 @@ or is here and is measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -23,16 +26,22 @@ from halocline.runtime.building import check_divisible
 from halocline.runtime.layers import named_layers
 from halocline.schedule.generate import generate
 from halocline.simulation import Costs, simulate
-from halocline.simulation.speed import Speed
-from halocline.train.device_speed import speed_of
+from halocline.simulation.speed import ASSUMED, KNOWN, DeviceSpeed
 from halocline.train.planning import as_it_was, model_of, named, plan_to_train
 from halocline.train.run_directory import resolved
-from halocline.train.settings import Settings
+from halocline.train.settings import RunSettings, Settings
+from halocline.train.trainer import DTYPES
 
 WIDTH = {"float32": 4, "float64": 8, "bf16": 4}
 """Bytes of a parameter."""
 STATES = {"sgd": 1, "adamw": 2}
 """Numbers that an optimizer keeps for each parameter."""
+_SECONDS = 0.2
+"""Of measuring, for each number."""
+_ROW = 8
+"""Calls that are timed together."""
+_IN_A_MODULE = 4
+"""Times that an operator's launch takes in a module, under autograd, of a bare one's: measured on an H200's host."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class Forecast:
     stages: tuple[StageForecast, ...]
     instructions: int
     """Of the schedule, which has been proved."""
-    speed: Speed | None
+    speed: DeviceSpeed | None
     """Of the device that is priced; None where operations cannot be counted."""
     makespan: float
     """Seconds of a step; in forwards of one layer where operations cannot be counted."""
@@ -85,8 +94,8 @@ def forecast(settings: Settings) -> Forecast:
     check_divisible(layout, named_layers(model.layers))
     try:
         with as_it_was(model):
-            work: _Work | None = _work(model, plan, _dtype(settings))
-        size, uncounted = count(model, _image(plan), dtype=_dtype(settings)), ""
+            work: _Work | None = _work(model, plan, DTYPES[settings.run.dtype])
+        size, uncounted = count(model, _image(plan), dtype=DTYPES[settings.run.dtype]), ""
     except ValueError as error:  # a layer that cannot be run without data: the plan can still be proved and drawn
         work, size, uncounted = None, count(model, activations=False), str(error)
     speed = None if work is None else speed_of(settings.run)
@@ -116,10 +125,6 @@ def forecast(settings: Settings) -> Forecast:
     )
 
 
-def _dtype(settings: Settings) -> torch.dtype:
-    return {"bf16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}[settings.run.dtype]
-
-
 def _image(plan: Plan) -> tuple[int, int] | None:
     return None if plan.image is None else (plan.image[0], plan.image[1])
 
@@ -144,7 +149,7 @@ def _work(model: Model, plan: Plan, dtype: torch.dtype) -> _Work:
         return _Work(operators(model, _image(plan), 2, dtype), samples / 2)
 
 
-def _costs(settings: Settings, layout: Layout, work: _Work, size: Count, speed: Speed) -> Costs:
+def _costs(settings: Settings, layout: Layout, work: _Work, size: Count, speed: DeviceSpeed) -> Costs:
     """Of each rank of each stage. Tensor-parallel ranks' activations count whole, though parts of them are divided."""
     plan, dtype = layout.plan, settings.run.dtype
     assert plan.batch is not None
@@ -191,3 +196,61 @@ def _by_layers(plan: Plan) -> Costs:
     """As if all layers were alike."""
     sizes = [float(stage.layers[1] - stage.layers[0]) for stage in plan.stages]
     return Costs(forward=sizes, backward=[2 * size for size in sizes])
+
+
+# -- the device ------------------------------------------------------------------------------------------------------
+
+
+def speed_of(run: RunSettings) -> DeviceSpeed:
+    """Of the device that the settings name. Where none is named and no GPU is here, of one that is assumed."""
+    return _speed(run).channels_last() if run.channels_last else _speed(run)
+
+
+def _speed(run: RunSettings) -> DeviceSpeed:
+    if run.device in KNOWN:
+        return KNOWN[run.device]
+    if run.device == "cpu" or torch.cuda.is_available():
+        return _measured(torch.device("cpu" if run.device == "cpu" else "cuda"))
+    return replace(KNOWN[ASSUMED], name=f"{ASSUMED} (assumed: --device names another)")
+
+
+def _measured(device: torch.device) -> DeviceSpeed:
+    """Matrix products, a copy that no cache holds, and operators on one number."""
+    on_gpu = device.type == "cuda"
+    side, length = (4096, 2**26) if on_gpu else (768, 2**23)
+    compute = {}
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    for dtype, kind in {**DTYPES, "tf32": torch.float32}.items():
+        torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+        a = torch.ones(side, side, device=device, dtype=kind)
+        compute[dtype] = 2 * side**3 / _seconds(partial(torch.mm, a, a), device)
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    source = torch.ones(length, device=device)
+    target, one = torch.empty_like(source), torch.ones(1, device=device)
+    memory = 2 * source.nbytes / _seconds(lambda: target.copy_(source), device)
+    launch = _IN_A_MODULE * _seconds(lambda: one + 1, device, wait=False)
+    # One process cannot measure what is between two devices: a GPU's link is taken from one we know, a CPU's is memory.
+    if on_gpu:
+        return DeviceSpeed(
+            f"{torch.cuda.get_device_name(device)}, measured", compute, memory, KNOWN[ASSUMED].link, launch
+        )
+    return DeviceSpeed("this CPU, measured", compute, memory, memory / 4, launch, shares={})
+
+
+def _seconds(work: Callable[[], object], device: torch.device, wait: bool = True) -> float:
+    """Of one call: the best of some rows of calls, as others use the machine, too."""
+
+    def row() -> float:
+        begin = time.perf_counter()
+        for _ in range(_ROW):
+            work()
+        if device.type == "cuda" and wait:
+            torch.cuda.synchronize(device)
+        return (time.perf_counter() - begin) / _ROW
+
+    end = time.perf_counter() + _SECONDS
+    row()  # warms up
+    best = row()
+    while time.perf_counter() < end:
+        best = min(best, row())
+    return best

@@ -114,6 +114,8 @@ def _microbatches(said: Said, flags: dict[str, Any]) -> None:
     schedule = said.words.get("schedule")
     if times is not None:
         require_degree("times", times)
+        if "passes" in said.words:
+            said.say("passes", times, "times")  # which must agree
         if times > 1 and schedule not in (None, "gems"):
             raise ValueError(
                 f"times = {times} repeats the passes of gems but schedule = {schedule!r} has none: "
